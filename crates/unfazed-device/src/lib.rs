@@ -1,0 +1,10 @@
+//! The operations that a forward pass is written against, and the CPU device.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`operations`] | the trait, a step's batch, activation names, errors |
+//! | [`cpu`] | the CPU: thread pool, arena, KV pages, operations over `unfazed-kernels` |
+
+pub mod operations;
+
+pub use operations::{Batch, BatchRow, Device, DeviceError, KvShape, PageId};

@@ -1,0 +1,18 @@
+//! CPU kernels. Every one agrees bit for bit with its scalar definition, on every instruction set, for any batch
+//! and any number of threads.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`isa`] | which instruction set runs, chosen once at start |
+//! | [`panel`] | packed weights: panels of 16 rows, layouts and packing |
+//! | [`activations`] | activations rounded to int8 for a block format, gathered into tiles |
+//! | [`matmul`] | matrix times tile: `reference.rs` defines, `avx512.rs` and `avx2.rs` equal it |
+//! | [`vector`] | norms, softmax, rotary embedding, SiLU, exp: one definition, instantiated per instruction set |
+//! | [`attention`] | attention over paged f16 keys and values |
+
+pub mod isa;
+
+pub use isa::Isa;
+
+/// Rows of a panel, lanes of a vector, partial sums of a reduction.
+pub const LANES: usize = 16;

@@ -1,0 +1,18 @@
+//! What a user may ask for; `None` leaves the choice to the plan.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Tokens;
+
+/// Settings that decide memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Longest sequence (prompt and answer) of one request.
+    pub context: Option<Tokens>,
+    /// Sequences computed side by side.
+    pub parallel: Option<usize>,
+    /// Most prompt positions computed in one step.
+    pub chunk: Option<Tokens>,
+    /// Compute threads.
+    pub threads: Option<usize>,
+}

@@ -1,0 +1,1 @@
+//! The front: HTTP, chat templates, and the link to the engine.

@@ -1,0 +1,1 @@
+//! Tiny models, golden values and damaged files for tests.

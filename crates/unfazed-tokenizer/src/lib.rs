@@ -1,0 +1,1 @@
+//! Tokenizers from tokenizer.json and GGUF metadata, and streaming detokenisation.

@@ -1,0 +1,19 @@
+//! What front and engine say to each other, over one socket pair.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`message`] | the messages, both ways |
+//! | [`frame`] | length-prefixed frames, bounded before anything is allocated |
+//! | [`link`] | a socket that carries frames, with descriptors beside the first one |
+//!
+//! The front is the server: it owns clients, tokenizer and templates. The engine sees token ids only. Both sides treat
+//! the other's bytes as untrusted: a frame over [`frame::MAX_BYTES`] or one that does not decode ends the link.
+
+pub mod frame;
+pub mod link;
+pub mod message;
+
+pub use message::{
+    Failure, FailureKind, FinishReason, LoadFailure, Penalties, ReadyInfo, RequestId, Sampling, Start, Submit,
+    Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs,
+};

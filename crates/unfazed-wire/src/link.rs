@@ -1,0 +1,1 @@
+//! A socket that carries frames.

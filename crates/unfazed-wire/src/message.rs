@@ -1,0 +1,271 @@
+//! The messages. Field order is the encoding: both processes are one build, checked by [`ToFront::Hello`].
+
+use serde::{Deserialize, Serialize};
+
+/// A request's number, given by the front, never used twice by one front. Each choice of an `n > 1` request is a
+/// request of its own to the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RequestId(pub u64);
+
+/// Front to engine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToEngine {
+    /// The first message; the model's files travel beside it as descriptors.
+    Start(Box<Start>),
+    /// A request to compute.
+    Submit(Box<Submit>),
+    /// Forget a request: its place is free at the next step. Nothing more is said about it.
+    Cancel(RequestId),
+    /// End once running requests have ended or were cancelled.
+    Shutdown,
+}
+
+/// What an engine needs to begin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// Base names of the model's files, in the order of the descriptors.
+    pub files: Vec<String>,
+    /// Longest sequence (prompt and answer), in tokens.
+    pub context: usize,
+    /// Sequences computed side by side.
+    pub parallel: usize,
+    /// KV pages.
+    pub pages: usize,
+    /// Positions in a KV page.
+    pub page_tokens: usize,
+    /// Most rows in one step.
+    pub chunk: usize,
+    /// Compute threads.
+    pub threads: usize,
+    /// Instruction set by name, or the best one.
+    pub isa: Option<String>,
+}
+
+/// A request: one sequence.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Submit {
+    /// Its number.
+    pub request: RequestId,
+    /// Prompt, at least one token, all below the vocabulary.
+    pub prompt: Vec<u32>,
+    /// Most tokens to generate; 0 computes the prompt alone.
+    pub max_tokens: usize,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Tokens that end the answer (not part of it); empty with `ignore_eos`.
+    pub stop_tokens: Vec<u32>,
+    /// For each generated token its log probability and those of this many most likely tokens.
+    pub logprobs: Option<u32>,
+    /// The same for each position of the prompt.
+    pub prompt_logprobs: Option<u32>,
+}
+
+/// How a token is chosen from logits. Order: bias, penalties, temperature, top-k, top-p, min-p, draw.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sampling {
+    /// 0 takes the most likely token.
+    pub temperature: f32,
+    /// Keep this many most likely tokens; 0 keeps all.
+    pub top_k: u32,
+    /// Keep the fewest most likely tokens whose probabilities reach this.
+    pub top_p: f32,
+    /// Drop tokens less likely than this times the most likely.
+    pub min_p: f32,
+    /// Repetition, presence and frequency.
+    pub penalties: Penalties,
+    /// Added to a token's logit.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Draws are a function of (seed, choice, position).
+    pub seed: u64,
+    /// Index of the choice within its request.
+    pub choice: u32,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            penalties: Penalties::default(),
+            logit_bias: Vec::new(),
+            seed: 0,
+            choice: 0,
+        }
+    }
+}
+
+/// Penalties on tokens that occurred. Presence and frequency count generated tokens (OpenAI's definition), repetition
+/// counts the prompt as well (CTRL's: logits divided by it if positive, else multiplied).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Penalties {
+    /// 1 is none.
+    pub repetition: f32,
+    /// Subtracted once from a token that occurred.
+    pub presence: f32,
+    /// Subtracted for each occurrence.
+    pub frequency: f32,
+}
+
+impl Default for Penalties {
+    fn default() -> Self {
+        Penalties { repetition: 1.0, presence: 0.0, frequency: 0.0 }
+    }
+}
+
+/// Engine to front.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToFront {
+    /// The first message: which build this is.
+    Hello {
+        /// Must equal the front's own.
+        build_id: String,
+    },
+    /// Weights loaded so far.
+    Loading {
+        /// Bytes done.
+        done: u64,
+        /// Bytes in all.
+        total: u64,
+    },
+    /// The engine computes.
+    Ready(ReadyInfo),
+    /// The model cannot be used; the engine ends.
+    LoadFailed(LoadFailure),
+    /// Prompt positions computed so far.
+    Prefill {
+        /// Whose.
+        request: RequestId,
+        /// Positions done.
+        done: usize,
+        /// Positions in all.
+        total: usize,
+    },
+    /// Log probabilities of prompt tokens, in order; the first token of a prompt has none and is left out.
+    PromptLogprobs {
+        /// Whose.
+        request: RequestId,
+        /// The next of them; may come in several messages.
+        tokens: Vec<TokenLogprobs>,
+    },
+    /// Verified tokens of one step, at most one for each request.
+    Tokens(Vec<TokenEvent>),
+    /// A request ended well. Its last token came before.
+    Finished {
+        /// Which.
+        request: RequestId,
+        /// Why.
+        reason: FinishReason,
+        /// What it took.
+        timings: Timings,
+    },
+    /// A request failed alone; the engine goes on.
+    Failed {
+        /// Which.
+        request: RequestId,
+        /// Why.
+        failure: Failure,
+    },
+}
+
+/// What a ready engine is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReadyInfo {
+    /// Instruction set in use.
+    pub isa: String,
+    /// Compute threads.
+    pub threads: usize,
+    /// Bytes of packed weights.
+    pub weight_bytes: u64,
+    /// Bytes of KV pages.
+    pub kv_bytes: u64,
+    /// Time from start to ready.
+    pub load_ms: f64,
+}
+
+/// Why a model could not be loaded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadFailure {
+    /// One line for people, naming file, field and value.
+    pub message: String,
+}
+
+/// A generated token.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenEvent {
+    /// Whose.
+    pub request: RequestId,
+    /// Its id.
+    pub token: u32,
+    /// If asked for.
+    pub logprobs: Option<TokenLogprobs>,
+}
+
+/// Log probabilities (natural, of the model's own distribution before penalties and temperature) at one position.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenLogprobs {
+    /// The token that stands at the position.
+    pub token: u32,
+    /// Its log probability.
+    pub logprob: f32,
+    /// The most likely tokens, best first, as many as asked for.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// Why a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FinishReason {
+    /// A stop token.
+    Stop,
+    /// `max_tokens` reached, or the context is full.
+    Length,
+}
+
+/// Times and counts of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timings {
+    /// Waited for a place.
+    pub queue_ms: f64,
+    /// Prompt tokens found computed already.
+    pub cached_tokens: usize,
+    /// Prompt tokens computed.
+    pub prompt_tokens: usize,
+    /// Time for the prompt.
+    pub prompt_ms: f64,
+    /// Tokens generated.
+    pub predicted_tokens: usize,
+    /// Time for them.
+    pub predicted_ms: f64,
+}
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Whose fault, by name.
+    pub kind: FailureKind,
+    /// One line for people.
+    pub message: String,
+}
+
+/// Kinds of failure; the names go to clients as error codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FailureKind {
+    /// The logits are not finite (`nonfinite_logits`): the model's fault.
+    NonfiniteLogits,
+    /// The request could not have been admitted (`invalid_request`): the front should have refused it.
+    InvalidRequest,
+    /// Anything else (`engine_error`).
+    Engine,
+}
+
+impl FailureKind {
+    /// The error code that clients see.
+    pub const fn code(self) -> &'static str {
+        match self {
+            FailureKind::NonfiniteLogits => "nonfinite_logits",
+            FailureKind::InvalidRequest => "invalid_request",
+            FailureKind::Engine => "engine_error",
+        }
+    }
+}
