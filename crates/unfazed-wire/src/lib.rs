@@ -14,6 +14,10 @@ pub mod link;
 pub mod message;
 
 pub use message::{
-    Failure, FailureKind, FinishReason, LoadFailure, Penalties, ReadyInfo, RequestId, Sampling, Start, Submit,
-    Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs,
+    Failure, FailureKind, FinishReason, LoadFailure, Penalties, ReadyInfo, RequestId, Sampling, Start,
+    Submit, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs,
 };
+
+/// Which build this is: the crate's version and a hash of the program's own sources as the build saw them. Front and
+/// engine must agree, since a message's encoding is its field order.
+pub const BUILD_ID: &str = env!("UNFAZED_BUILD_ID");
