@@ -1,0 +1,56 @@
+//! What stands before the first layer and after the last: embedding, output norm, output table.
+
+use unfazed_device::{Device, DeviceError};
+use unfazed_formats::ModelConfig;
+use unfazed_store::{MatrixSource, VectorSource};
+
+use crate::ModelError;
+use crate::catalog::Catalog;
+use crate::loader::Loader;
+use crate::names::Global;
+
+/// Embedding and output.
+pub(crate) struct Ends<M, V> {
+    embedding: M,
+    norm: V,
+    /// `None` with tied embeddings: the embedding is the output table too, and is held once.
+    table: Option<M>,
+}
+
+impl Ends<MatrixSource, VectorSource> {
+    pub(crate) fn find(catalog: &mut Catalog<'_>) -> Result<Self, ModelError> {
+        let ModelConfig { hidden, vocab, tied_embeddings, .. } = *catalog.config();
+        let shape = [vocab, hidden];
+        Ok(Ends {
+            embedding: catalog.matrix(Global::Embedding, shape, "vocabulary, hidden")?,
+            norm: catalog.vector(Global::OutputNorm, hidden, "hidden")?,
+            table: match tied_embeddings {
+                true => None,
+                false => Some(catalog.matrix(Global::Output, shape, "vocabulary, hidden")?),
+            },
+        })
+    }
+
+    pub(crate) fn load<D: Device>(
+        &self,
+        loader: &mut Loader<'_, D>,
+    ) -> Result<Ends<D::Matrix, D::Vector>, DeviceError> {
+        Ok(Ends {
+            embedding: loader.matrix(&self.embedding)?,
+            norm: loader.vector(&self.norm)?,
+            table: self.table.as_ref().map(|table| loader.matrix(table)).transpose()?,
+        })
+    }
+}
+
+impl<M, V> Ends<M, V> {
+    /// *residual* = the tokens' embeddings.
+    pub(crate) fn begin<D: Device<Matrix = M, Vector = V>>(&self, device: &mut D) {
+        device.embed(&self.embedding);
+    }
+
+    /// *logits* of the normed *residual*.
+    pub(crate) fn end<D: Device<Matrix = M, Vector = V>>(&self, device: &mut D, config: &ModelConfig) {
+        device.output(&self.norm, config.norm_epsilon, self.table.as_ref().unwrap_or(&self.embedding));
+    }
+}

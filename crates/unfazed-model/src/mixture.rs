@@ -1,0 +1,67 @@
+//! The mixture-of-experts half of a layer.
+
+use unfazed_device::{Device, DeviceError};
+use unfazed_formats::ModelConfig;
+use unfazed_formats::config::ExpertConfig;
+use unfazed_store::{MatrixSource, VectorSource};
+
+use crate::ModelError;
+use crate::catalog::Catalog;
+use crate::loader::Loader;
+use crate::names::{PerExpert, PerLayer};
+
+/// Norm, router and the experts' matrices as stacks.
+pub(crate) struct Mixture<M, V> {
+    norm: V,
+    router: M,
+    gate: M,
+    up: M,
+    down: M,
+}
+
+impl Mixture<MatrixSource, VectorSource> {
+    pub(crate) fn find(
+        catalog: &mut Catalog<'_>,
+        layer: usize,
+        experts: &ExpertConfig,
+    ) -> Result<Self, ModelError> {
+        let hidden = catalog.config().hidden;
+        let ExpertConfig { count, feed_forward, .. } = *experts;
+        let inner = "experts, expert width, hidden";
+        let mut stack = |part, shape, reason| catalog.experts(layer, part, count, shape, reason);
+        let gate = stack(PerExpert::Gate, [feed_forward, hidden], inner)?;
+        let up = stack(PerExpert::Up, [feed_forward, hidden], inner)?;
+        let down = stack(PerExpert::Down, [hidden, feed_forward], "experts, hidden, expert width")?;
+        Ok(Mixture {
+            norm: catalog.layer_vector(layer, PerLayer::FeedForwardNorm, hidden, "hidden")?,
+            router: catalog.layer_matrix(layer, PerLayer::Router, [count, hidden], "experts, hidden")?,
+            gate,
+            up,
+            down,
+        })
+    }
+
+    pub(crate) fn load<D: Device>(
+        &self,
+        loader: &mut Loader<'_, D>,
+    ) -> Result<Mixture<D::Matrix, D::Vector>, DeviceError> {
+        Ok(Mixture {
+            norm: loader.vector(&self.norm)?,
+            router: loader.matrix(&self.router)?,
+            gate: loader.matrix(&self.gate)?,
+            up: loader.matrix(&self.up)?,
+            down: loader.matrix(&self.down)?,
+        })
+    }
+}
+
+impl<M, V> Mixture<M, V> {
+    /// *residual* += the chosen experts' outputs for the normed *residual*.
+    pub(crate) fn apply<D>(&self, device: &mut D, config: &ModelConfig, experts: &ExpertConfig)
+    where
+        D: Device<Matrix = M, Vector = V>,
+    {
+        device.norm(&self.norm, config.norm_epsilon);
+        device.mixture(&self.router, &self.gate, &self.up, &self.down, experts);
+    }
+}

@@ -1,0 +1,114 @@
+//! A model: its checked sources, and its weights on a device.
+
+use unfazed_device::{Batch, Device, DeviceError};
+use unfazed_formats::config::Family;
+use unfazed_formats::{Checkpoint, ModelConfig};
+use unfazed_store::{MatrixSource, VectorSource};
+
+use crate::ModelError;
+use crate::catalog::Catalog;
+use crate::llama::{self, Llama};
+use crate::loader::Loader;
+use crate::qwen3::{self, Qwen3};
+use crate::qwen3moe::{self, Qwen3Moe};
+
+/// Where all weights of a model are: every tensor found and checked, nothing read yet.
+pub struct Sources {
+    config: ModelConfig,
+    weights: Weights<MatrixSource, VectorSource>,
+    bytes: u64,
+}
+
+/// A model whose weights are on a device.
+pub struct Model<D: Device> {
+    config: ModelConfig,
+    weights: Weights<D::Matrix, D::Vector>,
+}
+
+enum Weights<M, V> {
+    Llama(Llama<M, V>),
+    Qwen3(Qwen3<M, V>),
+    Qwen3Moe(Qwen3Moe<M, V>),
+}
+
+impl Sources {
+    /// Finds the tensors of a checkpoint's family and checks their shapes, formats and lengths against its
+    /// configuration. Tensors that the family does not have are refused by name (a bias that is left out gives fluent
+    /// nonsense), except those that change nothing: `rope_freqs.weight` (already in the configuration),
+    /// `*.rotary_emb.inv_freq`, and an output table beside tied embeddings.
+    ///
+    /// # Errors
+    ///
+    /// All but [`ModelError::Device`].
+    pub fn find(checkpoint: &Checkpoint) -> Result<Sources, ModelError> {
+        let family = match checkpoint.config.family {
+            Family::Llama => llama::NAME,
+            Family::Qwen3 => qwen3::NAME,
+            Family::Qwen3Moe => qwen3moe::NAME,
+        };
+        let mut catalog = Catalog::new(checkpoint, family);
+        let weights = match checkpoint.config.family {
+            Family::Llama => Weights::Llama(Llama::find(&mut catalog)?),
+            Family::Qwen3 => Weights::Qwen3(Qwen3::find(&mut catalog)?),
+            Family::Qwen3Moe => Weights::Qwen3Moe(Qwen3Moe::find(&mut catalog)?),
+        };
+        Ok(Sources { config: checkpoint.config.clone(), weights, bytes: catalog.finish()? })
+    }
+
+    /// Bytes in the files of all tensors that will be loaded.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Loads the weights. `progress` is called after each tensor with the bytes read so far, the last time with
+    /// [`Sources::bytes`].
+    ///
+    /// # Errors
+    ///
+    /// What the device says: reads that fail, memory that is not there.
+    pub fn load<D: Device>(
+        &self,
+        device: &mut D,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Model<D>, ModelError> {
+        let loader = &mut Loader::new(device, progress);
+        let weights = match &self.weights {
+            Weights::Llama(sources) => Weights::Llama(sources.load(loader)?),
+            Weights::Qwen3(sources) => Weights::Qwen3(sources.load(loader)?),
+            Weights::Qwen3Moe(sources) => Weights::Qwen3Moe(sources.load(loader)?),
+        };
+        Ok(Model { config: self.config.clone(), weights })
+    }
+}
+
+impl<D: Device> Model<D> {
+    /// Finds, checks and loads the weights of a checkpoint, without progress.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Sources::find`] and [`Sources::load`].
+    pub fn load(checkpoint: &Checkpoint, device: &mut D) -> Result<Model<D>, ModelError> {
+        Sources::find(checkpoint)?.load(device, &mut |_| ())
+    }
+
+    /// The model's shape.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Computes a step: keys and values of all rows go to their pages, and the logits of the rows that ask for them
+    /// come back, `[rows that asked, vocab]`.
+    ///
+    /// # Errors
+    ///
+    /// What the device says, above all of a batch that it was not laid out for.
+    pub fn forward<'d>(&self, device: &'d mut D, batch: &Batch) -> Result<&'d [f32], DeviceError> {
+        device.begin(batch)?;
+        match &self.weights {
+            Weights::Llama(weights) => weights.forward(device, &self.config),
+            Weights::Qwen3(weights) => weights.forward(device, &self.config),
+            Weights::Qwen3Moe(weights) => weights.forward(device, &self.config),
+        }
+        device.finish()
+    }
+}
