@@ -3,7 +3,24 @@
 use serde::{Deserialize, Serialize};
 use unfazed_formats::ModelConfig;
 
-use crate::{Bytes, PAGE_TOKENS, Settings, Tokens};
+use crate::{Bytes, PAGE_TOKENS, Settings, Tokens, needs};
+
+/// Prompt positions in one step if nobody asks: long enough that each expert of a layer sees several rows, short enough
+/// that running answers get their next token within a fraction of a second.
+const DEFAULT_CHUNK: Tokens = Tokens(512);
+/// Sequences side by side if nobody asks.
+const DEFAULT_PARALLEL: usize = 8;
+/// Beyond this a step's rows no longer fit any cache and a table of sequences becomes unwieldy.
+const MAX_PARALLEL: usize = 256;
+/// Largest chunk: an arena row costs tens of kilobytes.
+const MAX_CHUNK: Tokens = Tokens(8192);
+/// A context below this answers nothing useful.
+const MIN_CONTEXT: Tokens = Tokens(PAGE_TOKENS);
+/// Share of the memory beside weights and scratch that KV pages may take if nobody asks for more: the rest is the page
+/// cache's and other programs'.
+const KV_SHARE: u64 = 2;
+/// Kept free for the front, the engine's own code and what the kernel needs.
+const RESERVE: Bytes = Bytes(256 << 20);
 
 /// The machine's numbers that a plan needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,7 +69,9 @@ pub enum Refusal {
         reason: String,
     },
     /// The model does not fit.
-    #[error("{need} of memory are needed ({parts}) and {have} are free")]
+    #[error(
+        "the model needs {need} of memory ({parts}) and {have} are free: free some, or take a smaller model"
+    )]
     Memory {
         /// Bytes needed at the smallest settings.
         need: Bytes,
@@ -64,7 +83,138 @@ pub enum Refusal {
 }
 
 /// Makes the plan. `weights` are the bytes of all tensors.
-pub fn plan(model: &ModelConfig, weights: Bytes, machine: &Machine, settings: &Settings) -> Result<Plan, Refusal> {
-    let _ = (model, weights, machine, settings, PAGE_TOKENS);
-    unimplemented!()
+pub fn plan(
+    model: &ModelConfig,
+    weights: Bytes,
+    machine: &Machine,
+    settings: &Settings,
+) -> Result<Plan, Refusal> {
+    let mut notes = Vec::new();
+    let asked = check(model, machine, settings, &mut notes)?;
+    let weight_bytes = needs::packed_weights(weights);
+    let scratch_bytes = needs::scratch(model, asked.chunk, asked.parallel);
+    let page = needs::page(model);
+    let fixed = [weight_bytes, scratch_bytes, RESERVE].into_iter().fold(Bytes(0), saturating_sum);
+    let free = machine.available.saturating_sub(fixed);
+    let smallest = page * MIN_CONTEXT.0.div_ceil(PAGE_TOKENS) as u64;
+    if free < smallest {
+        return Err(Refusal::Memory {
+            need: saturating_sum(fixed, smallest),
+            have: machine.available,
+            parts: format!(
+                "weights {weight_bytes}, one step {scratch_bytes}, smallest context {smallest}, reserve {RESERVE}"
+            ),
+        });
+    }
+
+    let fit = Tokens(pages_in(free, page).saturating_mul(PAGE_TOKENS));
+    let context = asked.context.min(fit);
+    if context < asked.context {
+        notes.push(format!(
+            "--context lowered from {} to {context}: one token's keys and values take {}, and {free} are left for them",
+            asked.context,
+            Bytes(page.0 / PAGE_TOKENS as u64),
+        ));
+    }
+    let one = context.0.div_ceil(PAGE_TOKENS);
+    let wanted = one.saturating_mul(asked.parallel);
+    let pages = wanted.min(pages_in(Bytes(free.0 / KV_SHARE), page)).max(one);
+    if pages < wanted && settings.parallel.is_some() {
+        notes.push(format!(
+            "KV pages for {} sequences of {context} tokens would take {}: {} are used, requests wait when they are full",
+            asked.parallel,
+            page * wanted as u64,
+            page * pages as u64,
+        ));
+    }
+    Ok(Plan {
+        context,
+        parallel: asked.parallel,
+        chunk: asked.chunk,
+        pages,
+        threads: asked.threads,
+        weight_bytes,
+        kv_bytes: page * pages as u64,
+        scratch_bytes,
+        notes,
+    })
+}
+
+struct Asked {
+    context: Tokens,
+    parallel: usize,
+    chunk: Tokens,
+    threads: usize,
+}
+
+/// Settings with defaults filled in: senseless ones refused, useless ones lowered.
+fn check(
+    model: &ModelConfig,
+    machine: &Machine,
+    settings: &Settings,
+    notes: &mut Vec<String>,
+) -> Result<Asked, Refusal> {
+    let mut lower = |setting: &'static str,
+                     value: Option<usize>,
+                     default: usize,
+                     least: usize,
+                     most: usize,
+                     why: &str| {
+        match value {
+            None => Ok(default.clamp(least, most.max(least))),
+            Some(value) if value < least => {
+                Err(Refusal::Setting { setting, value, reason: format!("at least {least} is needed") })
+            }
+            Some(value) if value > most => {
+                notes.push(format!("--{setting} lowered from {value} to {most}: {why}"));
+                Ok(most)
+            }
+            Some(value) => Ok(value),
+        }
+    };
+    let trained = model.context;
+    let context = lower(
+        "context",
+        settings.context.map(|t| t.0),
+        trained,
+        MIN_CONTEXT.0.min(trained),
+        trained,
+        "the model was trained for no longer one",
+    )?;
+    let parallel = lower(
+        "parallel",
+        settings.parallel,
+        DEFAULT_PARALLEL,
+        1,
+        MAX_PARALLEL,
+        "more sequences at once than this are no faster",
+    )?;
+    let chunk = lower(
+        "prefill-chunk",
+        settings.chunk.map(|t| t.0),
+        DEFAULT_CHUNK.0.min(context),
+        1,
+        MAX_CHUNK.0,
+        "a longer step only delays running answers",
+    )?;
+    let cores = machine.cores.max(1);
+    let threads = lower(
+        "threads",
+        settings.threads,
+        cores,
+        1,
+        cores,
+        "that many cores are ours to use, and more threads would wait for each other",
+    )?;
+    // A step holds one row of each running sequence beside the prompt's.
+    Ok(Asked { context: Tokens(context), parallel, chunk: Tokens(chunk.max(parallel)), threads })
+}
+
+fn saturating_sum(a: Bytes, b: Bytes) -> Bytes {
+    Bytes(a.0.saturating_add(b.0))
+}
+
+/// Pages that fit, bounded by what a page number (u32) can name.
+fn pages_in(free: Bytes, page: Bytes) -> usize {
+    (free.0 / page.0.max(1)).min(u64::from(u32::MAX)) as usize
 }

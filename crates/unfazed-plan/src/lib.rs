@@ -5,13 +5,15 @@
 //! |---|---|
 //! | [`units`] | bytes and tokens as types |
 //! | [`settings`] | what a user may ask for |
+//! | [`needs`] | what a model needs, in bytes |
 //! | [`ledger`] | the plan itself and the refusals |
 
 pub mod ledger;
+pub mod needs;
 pub mod settings;
 pub mod units;
 
-pub use ledger::{Plan, Refusal, plan};
+pub use ledger::{Machine, Plan, Refusal, plan};
 pub use settings::Settings;
 pub use units::{Bytes, Tokens};
 

@@ -1,0 +1,121 @@
+//! What a plan promises, over many models, machines and settings.
+
+use proptest::prelude::*;
+use unfazed_formats::ModelConfig;
+use unfazed_formats::config::{ExpertConfig, Family, RopeConfig, RopePairing, RopeScaling};
+use unfazed_plan::{Bytes, Machine, PAGE_TOKENS, Refusal, Settings, Tokens, needs, plan};
+
+fn model(layers: usize, hidden: usize, kv_heads: usize, head_dim: usize, context: usize) -> ModelConfig {
+    ModelConfig {
+        family: Family::Qwen3Moe,
+        layers,
+        hidden,
+        heads: kv_heads * 4,
+        kv_heads,
+        head_dim,
+        feed_forward: hidden * 4,
+        experts: Some(ExpertConfig { count: 64, used: 8, feed_forward: hidden, normalised: true }),
+        vocab: 50_000,
+        context,
+        norm_epsilon: 1e-6,
+        rope: RopeConfig {
+            base: 1e4,
+            dimensions: head_dim,
+            pairing: RopePairing::Halves,
+            scaling: RopeScaling::None,
+        },
+        tied_embeddings: false,
+    }
+}
+
+fn machine(available: u64) -> Machine {
+    Machine { available: Bytes(available), cores: 4 }
+}
+
+prop_compose! {
+    fn any_settings()(
+        context in prop::option::of(0usize..1 << 20),
+        parallel in prop::option::of(0usize..1000),
+        chunk in prop::option::of(0usize..20_000),
+        threads in prop::option::of(0usize..100),
+    ) -> Settings {
+        Settings { context: context.map(Tokens), parallel, chunk: chunk.map(Tokens), threads }
+    }
+}
+
+proptest! {
+    #[test]
+    fn an_accepted_plan_serves_one_full_context_within_the_memory_it_was_given(
+        settings in any_settings(),
+        available in 0u64..1 << 40,
+        weights in 0u64..1 << 40,
+        (layers, hidden, kv_heads, head_dim, context) in
+            (1usize..100, 1usize..16_384, 1usize..64, 1usize..256, 1usize..1 << 20),
+    ) {
+        let model = model(layers, hidden, kv_heads, head_dim, context);
+        if let Ok(plan) = plan(&model, Bytes(weights), &machine(available), &settings) {
+            let total = plan.weight_bytes.0 + plan.kv_bytes.0 + plan.scratch_bytes.0;
+            prop_assert!(total <= available);
+            prop_assert!(plan.pages * PAGE_TOKENS >= plan.context.0);
+            prop_assert_eq!(plan.kv_bytes, needs::page(&model) * plan.pages as u64);
+            prop_assert!(plan.context.0 <= context && plan.context.0 >= 1);
+            prop_assert!(plan.chunk.0 >= plan.parallel);
+            prop_assert!(plan.threads >= 1 && plan.threads <= 4);
+        }
+    }
+
+    #[test]
+    fn more_memory_never_makes_a_plan_worse(settings in any_settings(), available in 1u64 << 28..1 << 36) {
+        let model = model(16, 2048, 16, 128, 8192);
+        let (less, more) = (machine(available), machine(available * 2));
+        if let Ok(small) = plan(&model, Bytes(4 << 30), &less, &settings) {
+            let large = plan(&model, Bytes(4 << 30), &more, &settings).unwrap();
+            prop_assert!(large.context >= small.context && large.pages >= small.pages);
+        }
+    }
+}
+
+#[test]
+fn a_setting_of_nothing_is_refused_with_the_number_that_would_pass() {
+    let model = model(16, 2048, 16, 128, 8192);
+    let ask = |settings| plan(&model, Bytes(0), &machine(1 << 40), &settings).unwrap_err().to_string();
+    assert_eq!(
+        ask(Settings { context: Some(Tokens(0)), ..Settings::default() }),
+        "--context 0: at least 32 is needed"
+    );
+    assert_eq!(
+        ask(Settings { parallel: Some(0), ..Settings::default() }),
+        "--parallel 0: at least 1 is needed"
+    );
+    assert_eq!(
+        ask(Settings { chunk: Some(Tokens(0)), ..Settings::default() }),
+        "--prefill-chunk 0: at least 1 is needed"
+    );
+}
+
+#[test]
+fn a_context_beyond_the_model_or_the_memory_is_lowered_with_one_line() {
+    let model = model(16, 2048, 16, 128, 8192);
+    let settings = Settings { context: Some(Tokens(100_000)), ..Settings::default() };
+    let beyond_model = plan(&model, Bytes(0), &machine(1 << 40), &settings).unwrap();
+    assert_eq!(beyond_model.context, Tokens(8192));
+    assert_eq!(
+        beyond_model.notes,
+        ["--context lowered from 100000 to 8192: the model was trained for no longer one"]
+    );
+
+    let settings = Settings { context: Some(Tokens(8192)), ..Settings::default() };
+    let beyond_memory = plan(&model, Bytes(0), &machine(1 << 30), &settings).unwrap();
+    assert!(beyond_memory.context < Tokens(8192));
+    assert_eq!(beyond_memory.notes.len(), 1);
+    assert!(beyond_memory.notes[0].starts_with("--context lowered from 8192 to "));
+}
+
+#[test]
+fn a_model_that_does_not_fit_is_refused_with_the_bytes_by_part() {
+    let model = model(16, 2048, 16, 128, 8192);
+    let refusal = plan(&model, Bytes(8 << 30), &machine(4 << 30), &Settings::default()).unwrap_err();
+    assert!(matches!(refusal, Refusal::Memory { .. }));
+    let text = refusal.to_string();
+    assert!(text.contains("weights 8.12 GiB") && text.contains("4.00 GiB are free"), "{text}");
+}
