@@ -6,11 +6,15 @@
 //! | [`isa`] | which instruction set runs, chosen once at start |
 //! | [`panel`] | packed weights: panels of 16 rows, layouts and packing |
 //! | [`activations`] | activations rounded to int8 for a block format, gathered into tiles |
-//! | [`matmul`] | matrix times tile: `reference.rs` defines, `avx512.rs` and `avx2.rs` equal it |
+//! | [`matmul`] | matrix times tile: a definition, and kernels per instruction set that equal it |
 //! | [`vector`] | norms, softmax, rotary embedding, SiLU, exp: one definition, instantiated per instruction set |
 //! | [`attention`] | attention over paged f16 keys and values |
 
+pub mod activations;
+mod instantiate;
 pub mod isa;
+pub mod matmul;
+pub mod panel;
 
 pub use isa::Isa;
 

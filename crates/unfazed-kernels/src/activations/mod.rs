@@ -1,0 +1,15 @@
+//! Activations: rounded to int8 once per row, then laid out for the rows that meet one matrix.
+//!
+//! | module | what |
+//! |---|---|
+//! | `quantise` | the rounding: what an int8 activation is |
+//! | `rows` | rows that are rounded, each by any thread |
+//! | `tile` | up to 64 rows laid out block by block for one block format |
+
+mod quantise;
+mod rows;
+mod tile;
+
+pub use quantise::Grain;
+pub use rows::{QuantisedRows, RowSlot, SharedRows};
+pub use tile::{TILE_ROWS, Tile};

@@ -1,0 +1,63 @@
+//! Matrix times tile.
+//!
+//! What a result is, for all block formats alike. Lane by lane (a lane is a row of the matrix), for each row of
+//! activations, blocks in order:
+//!
+//! ```text
+//! P   = 0;  for each sub-block j:  P = fma(f32(dot_j), scale_j, P)      dot_j: codes x quants, exact in i32
+//! p   = d * P
+//! p   = fma(m, f32(sum over j of minimum_j * sum_j), p)                 formats with minimums; exact in i32
+//! acc = fma(p, da, acc)                                                 da: scale of the activations' block
+//! ```
+//!
+//! Float weights, and all weights when the tile has f32 activations: `acc = fma(w, x, acc)` column by column.
+//!
+//! | module | what |
+//! |---|---|
+//! | `reference` | the definition, compiled for each instruction set |
+//! | `float` | float weights and float activations |
+//! | `output` | where results go |
+
+mod float;
+mod output;
+mod reference;
+
+use std::ops::Range;
+
+use crate::Isa;
+use crate::activations::{Grain, Tile};
+use crate::panel::PackedMatrix;
+
+use output::Output;
+
+/// Multiplies some panels of a matrix by a tile. `out[t * stride + i]` becomes the dot product of row `t` of the
+/// tile and row `16 * panels.start + i` of the matrix, for the rows that the matrix has.
+///
+/// The result is the same, bit for bit, for every `isa`, however the panels are divided into calls, and whatever
+/// else is in the tile. (Any NaN equals any other.)
+///
+/// # Panics
+///
+/// If the processor does not run `isa`, the panels are not the matrix's, the tile was laid out for another format
+/// or number of columns, or `out` is too short or `stride` smaller than the rows.
+pub fn matmul(
+    isa: Isa,
+    w: &PackedMatrix<'_>,
+    panels: Range<usize>,
+    tile: &Tile,
+    out: &mut [f32],
+    stride: usize,
+) {
+    let layout = w.layout();
+    assert!(panels.start <= panels.end && panels.end <= layout.panels(), "panels {panels:?}");
+    assert_eq!(tile.format(), layout.format(), "the tile is laid out for another format");
+    assert_eq!(tile.columns(), layout.columns(), "the tile has other columns than the matrix");
+    let mut output = Output::new(layout, &panels, tile.rows(), out, stride);
+    if tile.rows() == 0 || panels.is_empty() {
+        return;
+    }
+    match tile.grain() {
+        Grain::Float => float::multiply(isa, w, panels, tile, &mut output),
+        Grain::Per32 | Grain::Per256 => reference::multiply(isa, w, panels, tile, &mut output),
+    }
+}
