@@ -1,5 +1,9 @@
 //! A model's shape, the same whether it came from GGUF metadata or from `config.json`.
 
+use std::fmt;
+
+use crate::FormatError;
+
 /// Which family of architectures a model belongs to (one file each in `unfazed-model`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
@@ -88,4 +92,91 @@ pub enum RopeScaling {
     /// Each divided by its own factor, one per pair (GGUF `rope_freqs.weight`, or computed from Llama 3's
     /// `rope_scaling`).
     PerPair(Vec<f32>),
+}
+
+/// Bounds of what a model may ask for. They are far beyond any model known, and small enough that products of
+/// them do not overflow and that nothing absurd is allocated.
+pub mod bounds {
+    use std::ops::RangeInclusive;
+
+    /// Transformer blocks.
+    pub const LAYERS: RangeInclusive<usize> = 1..=4096;
+    /// Width of the residual stream, and of feed-forward parts.
+    pub const WIDTH: RangeInclusive<usize> = 1..=(1 << 20);
+    /// Heads.
+    pub const HEADS: RangeInclusive<usize> = 1..=4096;
+    /// Width of a head.
+    pub const HEAD_DIM: RangeInclusive<usize> = 2..=4096;
+    /// Experts in a layer.
+    pub const EXPERTS: RangeInclusive<usize> = 1..=(1 << 16);
+    /// Rows of the embedding.
+    pub const VOCAB: RangeInclusive<usize> = 1..=(1 << 24);
+    /// Positions.
+    pub const CONTEXT: RangeInclusive<usize> = 1..=(1 << 28);
+}
+
+/// What a layout calls the fields that are checked against each other.
+pub(crate) struct FieldNames {
+    pub(crate) file: String,
+    pub(crate) kv_heads: String,
+    pub(crate) experts_used: String,
+    pub(crate) norm_epsilon: String,
+    pub(crate) rope_base: String,
+    pub(crate) rope_dimensions: String,
+    pub(crate) rope_scaling: String,
+}
+
+impl ModelConfig {
+    /// Checks what no field can be checked for alone. Each field is within its bounds already.
+    pub(crate) fn check(&self, names: &FieldNames) -> Result<(), FormatError> {
+        let invalid = |field: &str, value: &dyn fmt::Display, reason: String| {
+            Err(FormatError::invalid(&names.file, field, value, reason))
+        };
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            return invalid(
+                &names.kv_heads,
+                &self.kv_heads,
+                format!("it must divide the {} heads", self.heads),
+            );
+        }
+        if let Some(experts) = self.experts
+            && experts.used > experts.count
+        {
+            let reason = format!("there are only {} experts", experts.count);
+            return invalid(&names.experts_used, &experts.used, reason);
+        }
+        if !(self.norm_epsilon > 0.0 && self.norm_epsilon < 1.0) {
+            let reason = "it must be above 0 and below 1".to_owned();
+            return invalid(&names.norm_epsilon, &self.norm_epsilon, reason);
+        }
+        let rope = &self.rope;
+        if !(rope.base >= 1.0 && rope.base.is_finite()) {
+            return invalid(&names.rope_base, &rope.base, "it must be finite and at least 1".to_owned());
+        }
+        if rope.dimensions == 0 || !rope.dimensions.is_multiple_of(2) || rope.dimensions > self.head_dim {
+            let reason = format!("it must be even and at most the width of a head, {}", self.head_dim);
+            return invalid(&names.rope_dimensions, &rope.dimensions, reason);
+        }
+        let sound = |factor: f32| factor.is_finite() && factor > 0.0;
+        match &rope.scaling {
+            RopeScaling::None => Ok(()),
+            RopeScaling::Linear(factor) if sound(*factor) => Ok(()),
+            RopeScaling::Linear(factor) => {
+                invalid(&names.rope_scaling, factor, "a factor must be finite and above 0".to_owned())
+            }
+            RopeScaling::PerPair(factors) => {
+                let pairs = rope.dimensions / 2;
+                if factors.len() != pairs {
+                    let value = format!("{} factors", factors.len());
+                    return invalid(&names.rope_scaling, &value, format!("there are {pairs} pairs"));
+                }
+                match factors.iter().find(|factor| !sound(**factor)) {
+                    Some(factor) => {
+                        invalid(&names.rope_scaling, factor, "a factor must be finite and above 0".to_owned())
+                    }
+                    None => Ok(()),
+                }
+            }
+        }
+    }
 }

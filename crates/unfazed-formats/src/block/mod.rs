@@ -39,9 +39,11 @@ impl BlockFormat {
     pub const fn block_weights(self) -> usize {
         match self {
             BlockFormat::F32 | BlockFormat::F16 | BlockFormat::BF16 => 1,
-            BlockFormat::Q4_0 | BlockFormat::Q4_1 | BlockFormat::Q5_0 | BlockFormat::Q5_1 | BlockFormat::Q8_0 => {
-                32
-            }
+            BlockFormat::Q4_0
+            | BlockFormat::Q4_1
+            | BlockFormat::Q5_0
+            | BlockFormat::Q5_1
+            | BlockFormat::Q8_0 => 32,
             BlockFormat::Q4_K | BlockFormat::Q5_K | BlockFormat::Q6_K => 256,
         }
     }
