@@ -2,6 +2,10 @@
 //!
 //! Layouts are those of the GGUF format specification (ggml's `ggml-common.h` is the source of the tables).
 
+mod dequantise;
+
+pub use dequantise::{dequantise, k_scales};
+
 /// How the weights of a tensor are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(non_camel_case_types, missing_docs)]
