@@ -7,14 +7,18 @@
 //! | [`panel`] | packed weights: panels of 16 rows, layouts and packing |
 //! | [`activations`] | activations rounded to int8 for a block format, gathered into tiles |
 //! | [`matmul`] | matrix times tile: a definition, and kernels per instruction set that equal it |
+//! | [`lanes`] | sixteen lanes of f32, once per instruction set |
 //! | [`vector`] | norms, softmax, rotary embedding, SiLU, exp: one definition, instantiated per instruction set |
 //! | [`attention`] | attention over paged f16 keys and values |
 
 pub mod activations;
+pub mod attention;
 mod instantiate;
 pub mod isa;
+pub mod lanes;
 pub mod matmul;
 pub mod panel;
+pub mod vector;
 
 pub use isa::Isa;
 
