@@ -1,0 +1,33 @@
+//! `unfazed engine`: the process that computes. The server starts it with a socket as standard input; it ends when
+//! that socket does.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+
+use crate::flags::LogFlags;
+use crate::logging;
+
+#[derive(Debug, Args)]
+pub(crate) struct EngineArgs {
+    #[command(flatten)]
+    log: LogFlags,
+}
+
+pub(crate) fn run(args: &EngineArgs) -> anyhow::Result<ExitCode> {
+    logging::start(&args.log, logging::SERVER, None)?;
+    let socket = unfazed_wire::link::from_stdin()?;
+    prefer_for_oom_kill();
+    unfazed_engine::process::run(socket).context("the engine failed")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// When memory runs out the kernel should take the engine, which can be started again, and not the server, which
+/// holds every client's connection. Raising one's own score needs no privilege; where it fails nothing is lost.
+fn prefer_for_oom_kill() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "800") {
+        tracing::debug!(%error, "cannot raise oom_score_adj");
+    }
+}

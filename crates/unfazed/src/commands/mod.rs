@@ -1,0 +1,112 @@
+//! One file a command, and the choice between them.
+
+mod engine;
+mod run;
+mod serve;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::failure::OutputClosed;
+use crate::flags;
+
+const EXAMPLES: &str = "\
+Examples:
+  unfazed serve                          serve the built-in demo model on http://127.0.0.1:8080
+  unfazed serve -m model.gguf -c 8192    serve a model of your own
+  unfazed run \"Tell me a story.\"         one answer, then the end
+  unfazed run                            a chat in the terminal
+  echo question | unfazed run            works in pipes
+
+`unfazed help COMMAND` says more about each.";
+
+/// An LLM server for mixture-of-experts models with an OpenAI-compatible API.
+#[derive(Debug, Parser)]
+#[command(
+    name = "unfazed",
+    version,
+    long_version = LONG_VERSION,
+    after_help = EXAMPLES,
+    arg_required_else_help = true,
+    max_term_width = 100,
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve a model over HTTP, for any OpenAI client
+    Serve(Box<serve::ServeArgs>),
+    /// Chat in the terminal, with a model or with a running server
+    Run(Box<run::RunArgs>),
+    /// The engine process, started by the server
+    #[command(hide = true)]
+    Engine(engine::EngineArgs),
+}
+
+/// `--version`: the build id tells whether two programs are the same build.
+const LONG_VERSION: &str = unfazed_wire::BUILD_ID;
+
+/// Parses the command line and runs the command.
+pub(crate) fn dispatch(args: impl Iterator<Item = OsString>) -> anyhow::Result<ExitCode> {
+    let cli = match parse(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to stdout, usage errors to stderr.
+            error.print().context(OutputClosed)?;
+            return Ok(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)));
+        }
+    };
+    match cli.command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Engine(args) => engine::run(&args),
+    }
+}
+
+fn parse(args: impl Iterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let matches = Cli::command().try_get_matches_from(flags::expand_aliases(args))?;
+    Cli::from_arg_matches(&matches)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_line(line: &str) -> Result<Cli, clap::Error> {
+        parse(line.split(' ').map(OsString::from))
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_mistyped_flag_is_a_usage_error_that_names_the_nearest_one() {
+        let error = parse_line("unfazed serve --prot 80").unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("'--port'"), "{error}");
+    }
+
+    #[test]
+    fn a_mistyped_command_is_a_usage_error_that_names_the_nearest_one() {
+        let error = parse_line("unfazed sreve").unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("'serve'"), "{error}");
+    }
+
+    #[test]
+    fn every_flag_has_a_line_of_help() {
+        for command in Cli::command().get_subcommands() {
+            for argument in command.get_arguments() {
+                assert!(argument.get_help().is_some(), "{} of {}", argument.get_id(), command.get_name());
+            }
+        }
+    }
+}

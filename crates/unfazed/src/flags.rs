@@ -1,0 +1,138 @@
+//! Flags that several commands share, each declared once.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueEnum};
+use unfazed_kernels::Isa;
+use unfazed_plan::{Settings, Tokens};
+
+/// Short flags of more than one letter that users of other servers type; `clap` has no such thing.
+const LONG_SHORTS: [(&str, &str); 1] = [("-np", "--parallel")];
+
+/// Rewrites [`LONG_SHORTS`] up to `--`.
+pub(crate) fn expand_aliases(args: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    let mut flags = true;
+    args.map(move |arg| {
+        flags &= arg != "--";
+        match LONG_SHORTS.iter().find(|(short, _)| flags && arg == *short) {
+            Some((_, long)) => OsString::from(long),
+            None => arg,
+        }
+    })
+}
+
+/// Which model and how much of it at once.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub(crate) struct ModelFlags {
+    /// A GGUF file (the first of a split one) or a Hugging Face directory; without it, the built-in demo model
+    #[arg(short, long, value_name = "PATH")]
+    pub(crate) model: Option<PathBuf>,
+
+    /// Longest prompt and answer of one request together, in tokens, as 8192 or 8k
+    #[arg(short, long, alias = "ctx-size", value_name = "TOKENS", value_parser = parse_count)]
+    pub(crate) context: Option<usize>,
+
+    /// Requests computed side by side (also -np)
+    #[arg(long, value_name = "N")]
+    pub(crate) parallel: Option<usize>,
+
+    /// Most prompt tokens computed in one step; smaller lets running answers flow more evenly
+    #[arg(long, value_name = "TOKENS", value_parser = parse_count)]
+    pub(crate) prefill_chunk: Option<usize>,
+
+    /// Compute threads [default: the cores that this process may use]
+    #[arg(short, long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+
+    /// Instruction set [default: the fastest one here; all give the same bits]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Isa::ALL.map(Isa::name)))]
+    pub(crate) isa: Option<String>,
+}
+
+impl ModelFlags {
+    /// What the plan needs to know.
+    pub(crate) fn settings(&self) -> Settings {
+        Settings {
+            context: self.context.map(Tokens),
+            parallel: self.parallel,
+            chunk: self.prefill_chunk.map(Tokens),
+            threads: self.threads,
+        }
+    }
+}
+
+/// Logs for people, on stderr.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Events and logs")]
+pub(crate) struct LogFlags {
+    /// What is logged on stderr: off, error, warn, info, debug, trace, or as crate=level,crate=level
+    #[arg(long, value_name = "LEVEL", env = "UNFAZED_LOG", value_parser = crate::logging::parse_filter)]
+    pub(crate) log: Option<String>,
+
+    /// How logs are written on stderr
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub(crate) log_format: LogFormat,
+}
+
+/// How logs are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// A line for people
+    Text,
+    /// A JSON object a line
+    Json,
+}
+
+impl LogFlags {
+    /// What is logged, with `default` where nothing was said.
+    pub(crate) fn filter<'a>(&'a self, default: &'a str) -> &'a str {
+        self.log.as_deref().unwrap_or(default)
+    }
+
+    /// The same flags for the engine's command line.
+    pub(crate) fn for_engine(&self, default: &str) -> [OsString; 4] {
+        let format = match self.log_format {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        };
+        ["--log", self.filter(default), "--log-format", format].map(OsString::from)
+    }
+}
+
+/// A number of tokens: `8192`, or `8k` for 8 times 1024.
+fn parse_count(text: &str) -> Result<usize, String> {
+    let (digits, times) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1024),
+        None => (text, 1),
+    };
+    let count: usize = digits.parse().map_err(|_| "not a number of tokens such as 8192 or 8k".to_owned())?;
+    count.checked_mul(times).ok_or_else(|| "too large".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_may_be_given_in_binary_thousands() {
+        assert_eq!(parse_count("8192"), Ok(8192));
+        assert_eq!(parse_count("8k"), Ok(8192));
+        assert!(parse_count("8kk").is_err());
+        assert!(parse_count("-1").is_err());
+        assert!(parse_count("99999999999999999999k").is_err());
+        assert!(parse_count("18446744073709551615k").is_err());
+    }
+
+    #[test]
+    fn flags_of_other_servers_are_understood_but_prompts_are_left_alone() {
+        let expanded = |line: &str| {
+            let args = expand_aliases(line.split(' ').map(OsString::from));
+            args.map(|a| a.into_string().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(expanded("unfazed serve -np 4"), "unfazed serve --parallel 4");
+        assert_eq!(expanded("unfazed run -- -np"), "unfazed run -- -np");
+    }
+}
