@@ -1,5 +1,7 @@
 //! Errors of reading weights. All are the storage's fault.
 
+use unfazed_formats::BlockFormat;
+
 /// Weights that could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -25,5 +27,29 @@ pub enum StoreError {
         what: String,
         /// Bytes asked for.
         bytes: u64,
+    },
+    /// A tensor's shape does not fit its format.
+    #[error("{tensor}: {shape} weights of {format:?} cannot be loaded ({reason})")]
+    Shape {
+        /// The tensor.
+        tensor: String,
+        /// Its dimensions.
+        shape: String,
+        /// Its format.
+        format: BlockFormat,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// A tensor's extent is shorter than its shape says.
+    #[error("{tensor}: its extent at {offset} has {len} bytes, its shape needs {needed}")]
+    Extent {
+        /// The tensor.
+        tensor: String,
+        /// Where the extent begins in its file.
+        offset: u64,
+        /// Bytes that it has.
+        len: u64,
+        /// Bytes that the shape needs.
+        needed: u64,
     },
 }

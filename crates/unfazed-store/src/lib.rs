@@ -8,9 +8,13 @@
 //! | [`memory`] | memory for packed weights, aligned and zeroed |
 
 mod error;
+pub mod loader;
+pub mod memory;
 pub mod reader;
 pub mod source;
 
 pub use error::StoreError;
+pub use loader::{Loader, PackedStack};
+pub use memory::Buffer;
 pub use reader::{PositionalReader, Reader};
 pub use source::{MatrixSource, VectorSource};

@@ -1,0 +1,205 @@
+//! Reading and packing with several threads, with progress.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use half::{bf16, f16};
+use unfazed_formats::{BlockFormat, Extent};
+use unfazed_kernels::LANES;
+use unfazed_kernels::panel::{PackedMatrix, PanelLayout, pack_panel};
+
+use crate::{Buffer, MatrixSource, Reader, StoreError, VectorSource};
+
+/// About so many bytes are read at once, in whole panels: enough for a disk to run at its rate, few enough for a piece
+/// to be packed while it is in the cache of a core.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// A matrix or a stack of equal matrices, packed for the CPU kernels.
+#[derive(Debug)]
+pub struct PackedStack {
+    layout: PanelLayout,
+    parts: usize,
+    bytes: Buffer<u8>,
+}
+
+impl PackedStack {
+    /// Layout of one matrix of the stack.
+    pub fn layout(&self) -> &PanelLayout {
+        &self.layout
+    }
+
+    /// Matrices in the stack.
+    pub fn parts(&self) -> usize {
+        self.parts
+    }
+
+    /// One matrix of the stack, if it is there.
+    pub fn part(&self, part: usize) -> Option<PackedMatrix<'_>> {
+        let size = self.layout.bytes();
+        let start = part.checked_mul(size)?;
+        let bytes = self.bytes.get(start..start.checked_add(size)?)?;
+        PackedMatrix::new(self.layout, bytes).ok()
+    }
+}
+
+/// Called with the bytes of tensors that were loaded so far, by all calls together; from several threads, so that a
+/// smaller number may follow a larger one.
+pub type Progress = Box<dyn Fn(u64) + Send + Sync>;
+
+/// Loads tensors, each with several threads.
+pub struct Loader {
+    reader: Arc<dyn Reader>,
+    threads: usize,
+    progress: Progress,
+    done: AtomicU64,
+}
+
+/// Some panels of the destination and the rows that go there.
+struct Piece<'a> {
+    extent: Extent,
+    first_row: usize,
+    rows: usize,
+    panels: &'a mut [u8],
+}
+
+impl Loader {
+    /// A loader that reads through `reader` and packs with up to `threads` threads.
+    pub fn new(reader: Arc<dyn Reader>, threads: usize, progress: Progress) -> Loader {
+        Loader { reader, threads: threads.max(1), progress, done: AtomicU64::new(0) }
+    }
+
+    /// Reads a matrix, or a stack of them, and packs it. The first error ends it; it names the tensor, and the file
+    /// if reading failed.
+    pub fn load_matrix(&self, source: &MatrixSource) -> Result<PackedStack, StoreError> {
+        let refused = |reason| StoreError::Shape {
+            tensor: source.name.clone(),
+            shape: format!("{} x {} x {}", source.parts.len(), source.rows, source.columns),
+            format: source.format,
+            reason,
+        };
+        let layout = PanelLayout::new(source.format, source.rows, source.columns)
+            .ok_or_else(|| refused("columns must fill whole blocks, and nothing may be empty"))?;
+        let total = layout.bytes().checked_mul(source.parts.len());
+        let total = total.ok_or_else(|| refused("the size overflows"))?;
+        let needed = (layout.row_bytes() as u64).saturating_mul(layout.rows() as u64);
+        for extent in &source.parts {
+            check(&source.name, extent, needed)?;
+        }
+        let mut bytes = Buffer::zeroed(&source.name, total)?;
+
+        let panels_at_once = (PIECE_BYTES / (layout.row_bytes() * LANES)).max(1);
+        let mut pieces = Vec::new();
+        for (extent, matrix) in source.parts.iter().zip(bytes.chunks_mut(layout.bytes())) {
+            for (i, panels) in matrix.chunks_mut(panels_at_once * layout.panel_bytes()).enumerate() {
+                let first_row = i * panels_at_once * LANES;
+                let rows = (panels_at_once * LANES).min(layout.rows() - first_row);
+                pieces.push(Piece { extent: *extent, first_row, rows, panels });
+            }
+        }
+        self.pack_all(&source.name, &layout, pieces)?;
+        Ok(PackedStack { layout, parts: source.parts.len(), bytes })
+    }
+
+    /// Reads a vector and converts it to f32.
+    pub fn load_vector(&self, source: &VectorSource) -> Result<Vec<f32>, StoreError> {
+        let VectorSource { name, format, len, extent } = source;
+        if format.block_weights() != 1 {
+            return Err(StoreError::Shape {
+                tensor: name.clone(),
+                shape: len.to_string(),
+                format: *format,
+                reason: "a vector is F32, F16 or BF16",
+            });
+        }
+        let size = len.saturating_mul(format.block_bytes());
+        check(name, extent, size as u64)?;
+        let refused = |bytes: usize| StoreError::Memory { what: name.clone(), bytes: bytes as u64 };
+        let (mut bytes, mut values) = (Vec::new(), Vec::new());
+        bytes.try_reserve_exact(size).map_err(|_| refused(size))?;
+        values.try_reserve_exact(*len).map_err(|_| refused(len.saturating_mul(4)))?;
+        bytes.resize(size, 0);
+        self.reader.read(name, *extent, &mut bytes)?;
+        match format {
+            BlockFormat::F16 => {
+                values.extend(bytes.as_chunks().0.iter().map(|b| f16::from_le_bytes(*b).to_f32()));
+            }
+            BlockFormat::BF16 => {
+                values.extend(bytes.as_chunks().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32()));
+            }
+            _ => values.extend(bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b))),
+        }
+        self.report(size);
+        Ok(values)
+    }
+
+    /// Reads and packs all pieces, this thread and others beside it.
+    fn pack_all(&self, tensor: &str, layout: &PanelLayout, pieces: Vec<Piece<'_>>) -> Result<(), StoreError> {
+        let helpers = self.threads.min(pieces.len()).saturating_sub(1);
+        let queue = Mutex::new(pieces.into_iter());
+        let failure = Mutex::new(None);
+        let work = || {
+            let mut rows = Vec::new();
+            // The queue's lock is held for the take alone.
+            while let Some(piece) = { queue.lock().unwrap_or_else(PoisonError::into_inner).next() } {
+                if let Err(error) = self.pack(tensor, layout, piece, &mut rows) {
+                    // The others find the queue empty.
+                    queue.lock().unwrap_or_else(PoisonError::into_inner).by_ref().for_each(drop);
+                    failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..helpers {
+                // Without another thread this one does the work.
+                let _ = thread::Builder::new().name("unfazed-load".to_owned()).spawn_scoped(scope, work);
+            }
+            work();
+        });
+        failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+
+    /// Reads and packs a piece; `rows` is room for its rows, kept from piece to piece.
+    fn pack(
+        &self,
+        tensor: &str,
+        layout: &PanelLayout,
+        piece: Piece<'_>,
+        rows: &mut Vec<u8>,
+    ) -> Result<(), StoreError> {
+        let len = piece.rows * layout.row_bytes();
+        if rows.len() < len {
+            let refused = |_| StoreError::Memory { what: tensor.to_owned(), bytes: len as u64 };
+            rows.try_reserve_exact(len - rows.len()).map_err(refused)?;
+            rows.resize(len, 0);
+        }
+        let rows = &mut rows[..len];
+        let offset = (piece.first_row * layout.row_bytes()) as u64;
+        let extent = piece.extent.part(offset, len as u64).ok_or_else(|| StoreError::Extent {
+            tensor: tensor.to_owned(),
+            offset: piece.extent.offset,
+            len: piece.extent.len,
+            needed: offset + len as u64,
+        })?;
+        self.reader.read(tensor, extent, rows)?;
+        let panels = piece.panels.chunks_mut(layout.panel_bytes());
+        for (rows, panel) in rows.chunks(LANES * layout.row_bytes()).zip(panels) {
+            pack_panel(layout, rows, panel);
+        }
+        self.report(len);
+        Ok(())
+    }
+
+    fn report(&self, bytes: usize) {
+        let before = self.done.fetch_add(bytes as u64, Ordering::Relaxed);
+        (self.progress)(before + bytes as u64);
+    }
+}
+
+/// An extent that its header has checked against the file must also hold what the shape needs.
+fn check(tensor: &str, extent: &Extent, needed: u64) -> Result<(), StoreError> {
+    if extent.len >= needed {
+        return Ok(());
+    }
+    Err(StoreError::Extent { tensor: tensor.to_owned(), offset: extent.offset, len: extent.len, needed })
+}
