@@ -1,0 +1,21 @@
+//! The one error type of this crate: why an engine process ended before its time.
+
+use unfazed_wire::link::LinkError;
+
+/// What ends an engine process. Faults of single requests are messages to the front instead.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The front sent something that cannot be, or its socket failed.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The front's first message was another than `Start`.
+    #[error("the front's first message is not Start")]
+    NotStarted,
+    /// The model could not be loaded; the front has been told.
+    #[error("{0}")]
+    Load(String),
+    /// A thread could not be started.
+    #[error("cannot start the thread that reads the front's messages: {0}")]
+    Thread(#[source] std::io::Error),
+}

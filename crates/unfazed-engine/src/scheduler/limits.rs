@@ -1,0 +1,43 @@
+//! What the device was laid out for.
+
+/// Limits of a step and of a sequence. All at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest sequence: prompt and answer.
+    pub context: usize,
+    /// Sequences computed side by side.
+    pub parallel: usize,
+    /// Most rows in a step.
+    pub chunk: usize,
+    /// Most rows with logits in a step.
+    pub logit_rows: usize,
+    /// KV pages.
+    pub pages: usize,
+    /// Positions in a page.
+    pub page_tokens: usize,
+    /// Token ids are below it.
+    pub vocab: usize,
+}
+
+impl Limits {
+    /// The first limit that is zero, by name.
+    pub fn zero(&self) -> Option<&'static str> {
+        let named = [
+            ("context", self.context),
+            ("parallel", self.parallel),
+            ("chunk", self.chunk),
+            ("logit_rows", self.logit_rows),
+            ("pages", self.pages),
+            ("page_tokens", self.page_tokens),
+            ("vocab", self.vocab),
+        ];
+        named.into_iter().find(|(_, value)| *value == 0).map(|(name, _)| name)
+    }
+
+    /// Logit rows to lay a device out for: logits take `vocab` floats a row, and only prompts whose log probabilities
+    /// are wanted have more such rows than there are sequences.
+    pub fn logit_rows_for(chunk: usize, parallel: usize) -> usize {
+        const PROMPT_LOGIT_ROWS: usize = 64;
+        chunk.min(PROMPT_LOGIT_ROWS.max(parallel.saturating_add(1))).max(1)
+    }
+}

@@ -1,0 +1,102 @@
+//! Waiting and running sequences.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use unfazed_wire::{RequestId, Submit};
+
+use super::{Limits, admission};
+use crate::pages::PageAllocator;
+use crate::sequence::Sequence;
+
+/// All sequences, and the pages that they share out.
+#[derive(Debug)]
+pub(crate) struct Scheduler {
+    pub(super) limits: Limits,
+    pages: PageAllocator,
+    /// In order of arrival.
+    waiting: VecDeque<Sequence>,
+    /// In order of admission; each has its pages.
+    pub(super) running: Vec<Sequence>,
+    /// Number of the last step that was planned.
+    pub(super) step: u64,
+}
+
+impl Scheduler {
+    pub(crate) fn new(limits: Limits) -> Scheduler {
+        let pages = PageAllocator::new(limits.pages);
+        Scheduler { limits, pages, waiting: VecDeque::new(), running: Vec::new(), step: 0 }
+    }
+
+    /// Queues a request, or says why it can never be served.
+    pub(crate) fn submit(&mut self, submit: Submit, now: Duration) -> Result<(), String> {
+        admission::check(&submit, &self.limits)?;
+        let mut known = self.waiting.iter().chain(&self.running);
+        if known.any(|sequence| sequence.request == submit.request) {
+            return Err(format!("request {} is being computed already", submit.request.0));
+        }
+        let sequence = Sequence::new(submit, self.limits.context, now);
+        let (need, have) = (self.pages_for(&sequence), self.pages.total());
+        if need > have {
+            let positions = sequence.positions();
+            return Err(format!("{positions} positions need {need} KV pages and there are {have}"));
+        }
+        self.waiting.push_back(sequence);
+        Ok(())
+    }
+
+    /// Forgets a request; its pages are free at once.
+    pub(crate) fn cancel(&mut self, request: RequestId) {
+        self.waiting.retain(|sequence| sequence.request != request);
+        self.end_where(|sequence| sequence.request == request);
+    }
+
+    /// Lets waiting sequences run while there are places and pages, first come, first served: one that needs many pages
+    /// is not overtaken for ever by those that need few.
+    pub(crate) fn admit(&mut self, now: Duration) {
+        while self.running.len() < self.limits.parallel {
+            let Some(first) = self.waiting.front() else { return };
+            let Some(pages) = self.pages.reserve(self.pages_for(first)) else { return };
+            let Some(mut sequence) = self.waiting.pop_front() else {
+                self.pages.release(pages);
+                return;
+            };
+            sequence.pages = Some(pages);
+            sequence.admitted = now;
+            // Ahead of its first step nobody has waited longer.
+            self.running.push(sequence);
+        }
+    }
+
+    /// The running sequences, by the indices of a plan.
+    pub(crate) fn running(&mut self) -> &mut [Sequence] {
+        &mut self.running
+    }
+
+    /// Ends the running sequences with these numbers.
+    pub(crate) fn end(&mut self, ended: &[RequestId]) {
+        self.end_where(|sequence| ended.contains(&sequence.request));
+    }
+
+    /// No sequence waits or runs.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    /// Pages that no sequence has.
+    pub(crate) fn free_pages(&self) -> usize {
+        self.pages.free()
+    }
+
+    fn end_where(&mut self, ends: impl Fn(&Sequence) -> bool) {
+        for sequence in self.running.extract_if(.., |sequence| ends(sequence)) {
+            if let Some(pages) = sequence.pages {
+                self.pages.release(pages);
+            }
+        }
+    }
+
+    fn pages_for(&self, sequence: &Sequence) -> usize {
+        sequence.positions().div_ceil(self.limits.page_tokens)
+    }
+}
