@@ -154,10 +154,29 @@ impl Tile {
         self.columns
     }
 
-    /// Rows x 32 quants of columns `32 * group..`.
+    /// The quants of columns `32 * group..`, 32 a row.
     #[inline(always)]
-    pub(crate) fn quants(&self, group: usize) -> &[i8] {
-        &self.quants[group * self.rows * 32..][..self.rows * 32]
+    pub(crate) fn quants(&self, group: usize) -> &[[i8; 32]] {
+        &self.quants.as_chunks().0[group * self.rows..][..self.rows]
+    }
+
+    /// What the sums over columns `32 * group..` start from, `S` a row. Empty for formats without starts.
+    #[inline(always)]
+    pub(crate) fn starts<const S: usize>(&self, group: usize) -> &[[i32; S]] {
+        part(self.starts.as_chunks().0, group, self.rows)
+    }
+
+    /// The sums of quants of columns `32 * group..`, one a row. Empty for formats without minimums, and for the K
+    /// formats.
+    #[inline(always)]
+    pub(crate) fn sums(&self, group: usize) -> &[f32] {
+        part(&self.sums, group, self.rows)
+    }
+
+    /// The sums of 32 quants of superblock `block`, eight a row. Empty but for the K formats with minimums.
+    #[inline(always)]
+    pub(crate) fn pairs(&self, block: usize) -> &[[i16; 8]] {
+        part(self.pairs.as_chunks().0, block, self.rows)
     }
 
     /// Scales of block `block`, one a row.
@@ -171,6 +190,12 @@ impl Tile {
     pub(crate) fn floats(&self, row: usize) -> &[f32] {
         &self.floats[row * self.columns..][..self.columns]
     }
+}
+
+/// Part `i` of `size` elements; empty if there is none.
+#[inline(always)]
+fn part<T>(all: &[T], i: usize, size: usize) -> &[T] {
+    all.get(i * size..).and_then(|rest| rest.get(..size)).unwrap_or_default()
 }
 
 fn grow<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) {

@@ -15,9 +15,14 @@
 //! | module | what |
 //! |---|---|
 //! | `reference` | the definition, compiled for each instruction set |
+//! | `avx512` | kernels that equal it |
 //! | `float` | float weights and float activations |
 //! | `output` | where results go |
 
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod float;
 mod output;
 mod reference;
@@ -58,6 +63,12 @@ pub fn matmul(
     }
     match tile.grain() {
         Grain::Float => float::multiply(isa, w, panels, tile, &mut output),
+        #[cfg(target_arch = "x86_64")]
+        Grain::Per32 | Grain::Per256 if isa == Isa::Avx512 => {
+            assert!(isa.available(), "this processor does not run {}", isa.name());
+            // SAFETY: the processor has the features that `available` looks for, which are those of the module.
+            unsafe { avx512::multiply(w, panels, tile, &mut output) }
+        }
         Grain::Per32 | Grain::Per256 => reference::multiply(isa, w, panels, tile, &mut output),
     }
 }

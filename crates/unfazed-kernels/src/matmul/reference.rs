@@ -65,7 +65,7 @@ fn dot_block<C: Codes>(block: &Unpacked, tile: &Tile, b: usize, t: usize) -> [f3
     let mut minimums = [0i32; LANES];
     for j in 0..C::WEIGHTS / C::SUB {
         let column = b * C::WEIGHTS + j * C::SUB;
-        let quants = &tile.quants(column / 32)[t * 32 + column % 32..][..C::SUB];
+        let quants = &tile.quants(column / 32)[t][column % 32..][..C::SUB];
         let codes = &block.codes[j * C::SUB..][..C::SUB];
         let mut dot = [0i32; LANES];
         let mut sum = 0;

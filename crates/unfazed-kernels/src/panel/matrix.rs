@@ -56,6 +56,12 @@ impl<'a> PackedMatrix<'a> {
         let size = self.layout.panel_bytes();
         &self.bytes[panel * size..][..size]
     }
+
+    /// Panels `first..first + R`, which must exist.
+    #[inline]
+    pub(crate) fn panels<const R: usize>(&self, first: usize) -> [&'a [u8]; R] {
+        std::array::from_fn(|r| self.panel(first + r))
+    }
 }
 
 /// Writes the weights of one row, exactly as the block format defines them (an embedding lookup).

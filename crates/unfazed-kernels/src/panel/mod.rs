@@ -25,6 +25,7 @@ mod unpack;
 
 pub use buffer::PanelBuffer;
 pub use layout::PanelLayout;
+pub(crate) use layout::{Geometry, LINE, SCALES};
 pub use matrix::{PackedMatrix, PackedMatrixError, unpack_row};
 pub use pack::pack_panel;
 pub(crate) use unpack::{CHUNK, Codes, Unpacked, for_codes, unpack_columns};

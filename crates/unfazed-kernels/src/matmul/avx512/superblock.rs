@@ -1,0 +1,429 @@
+//! Formats of superblocks of 256.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use unfazed_formats::BlockFormat;
+
+use crate::activations::{TILE_ROWS, Tile};
+use crate::panel::codes::{Q6_K_HALF, Q6_K_HIGH, Q6_K_LOW_EVEN, Q6_K_LOW_ODD};
+use crate::panel::{Geometry, LINE, PackedMatrix, SCALES};
+
+use super::{
+    Group, Output, bytes16, dots, fetch_ahead, fetch_next, halves, line, masked_or, nibbles, store, with_bit,
+};
+
+/// A format of superblocks of 256. `S` sums are kept for each 32 columns: 2 where sub-blocks are of 16.
+pub(super) trait Superblock<const S: usize> {
+    const FORMAT: BlockFormat;
+    const GEOMETRY: Geometry = Geometry::of(Self::FORMAT);
+    /// Whether there are minimums.
+    const MINIMUMS: bool;
+
+    /// Integer scales, by sub-block and lane.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the features.
+    unsafe fn header(block: &[u8]) -> Header;
+
+    /// The unsigned codes of columns `32 J..32 J + 32`.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the features.
+    unsafe fn codes<const J: usize>(block: &[u8]) -> Group;
+
+    /// The scales of the sub-blocks of columns `32 J..32 J + 32`.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the features.
+    unsafe fn scales<const J: usize>(block: &[u8], header: &Header) -> [__m512; S];
+}
+
+/// What is unpacked once for a superblock.
+#[derive(Clone, Copy)]
+pub(super) struct Header {
+    /// Scales by sub-block of 32 and lane; unused with sub-blocks of 16.
+    scales: [u8; 128],
+    /// Minimums of sub-blocks 2i and 2i + 1 as pairs of i16; unused where there are none.
+    minimums: [__m512i; 4],
+}
+
+pub(super) enum Q4K {}
+pub(super) enum Q5K {}
+pub(super) enum Q6K {}
+
+/// Scales and minimums of Q4_K and Q5_K.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+fn k_header(block: &[u8]) -> Header {
+    let low = [line(block, LINE), line(block, 2 * LINE)];
+    let high = line(block, 3 * LINE);
+    let top = _mm512_set1_epi8(0x30);
+    let scales = [
+        masked_or(nibbles(low[0], false), _mm512_slli_epi16::<4>(high), top),
+        masked_or(nibbles(low[1], false), high, top),
+    ];
+    let minimums = [
+        masked_or(nibbles(low[0], true), _mm512_slli_epi16::<2>(high), top),
+        masked_or(nibbles(low[1], true), _mm512_srli_epi16::<2>(high), top),
+    ];
+    let mut bytes = [0; 128];
+    let (first, second) = bytes.split_at_mut(LINE);
+    for (bytes, scales) in [first, second].into_iter().zip(scales) {
+        // SAFETY: each half of `bytes` holds 64.
+        unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), scales) };
+    }
+    let widen = |half: __m256i| _mm512_cvtepu8_epi16(half);
+    Header {
+        scales: bytes,
+        minimums: [
+            widen(_mm512_castsi512_si256(minimums[0])),
+            widen(_mm512_extracti64x4_epi64::<1>(minimums[0])),
+            widen(_mm512_castsi512_si256(minimums[1])),
+            widen(_mm512_extracti64x4_epi64::<1>(minimums[1])),
+        ],
+    }
+}
+
+/// The nibbles of columns `32 J..32 J + 32` of Q4_K and Q5_K.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+fn k_nibbles<const J: usize>(quants: &[u8]) -> Group {
+    let mut codes = [_mm512_setzero_si512(); 8];
+    for (g, codes) in codes.iter_mut().enumerate() {
+        *codes = nibbles(line(quants, (J / 2 * 8 + g) * LINE), J % 2 == 1);
+    }
+    codes
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+fn k_scales<const J: usize>(header: &Header) -> [__m512; 1] {
+    [_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes16(&header.scales, J * 16)))]
+}
+
+impl Superblock<1> for Q4K {
+    const FORMAT: BlockFormat = BlockFormat::Q4_K;
+    const MINIMUMS: bool = true;
+
+    #[inline]
+    #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+    unsafe fn header(block: &[u8]) -> Header {
+        k_header(block)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+    unsafe fn codes<const J: usize>(block: &[u8]) -> Group {
+        k_nibbles::<J>(&block[4 * LINE..])
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+    unsafe fn scales<const J: usize>(_: &[u8], header: &Header) -> [__m512; 1] {
+        k_scales::<J>(header)
+    }
+}
+
+impl Superblock<1> for Q5K {
+    const FORMAT: BlockFormat = BlockFormat::Q5_K;
+    const MINIMUMS: bool = true;
+
+    #[inline]
+    #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+    unsafe fn header(block: &[u8]) -> Header {
+        k_header(block)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+    unsafe fn codes<const J: usize>(block: &[u8]) -> Group {
+        let mut codes = k_nibbles::<J>(&block[12 * LINE..]);
+        for (g, codes) in codes.iter_mut().enumerate() {
+            *codes = with_bit::<J>(*codes, line(block, (4 + g) * LINE));
+        }
+        codes
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+    unsafe fn scales<const J: usize>(_: &[u8], header: &Header) -> [__m512; 1] {
+        k_scales::<J>(header)
+    }
+}
+
+impl Superblock<2> for Q6K {
+    const FORMAT: BlockFormat = BlockFormat::Q6_K;
+    const MINIMUMS: bool = false;
+
+    #[inline]
+    #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+    unsafe fn header(_: &[u8]) -> Header {
+        Header { scales: [0; 128], minimums: [_mm512_setzero_si512(); 4] }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+    unsafe fn codes<const J: usize>(block: &[u8]) -> Group {
+        let half = &block[J / 4 * Q6_K_HALF..][..Q6_K_HALF];
+        let low = if J.is_multiple_of(2) { Q6_K_LOW_EVEN } else { Q6_K_LOW_ODD };
+        let mut codes = [_mm512_setzero_si512(); 8];
+        for (g, codes) in codes.iter_mut().enumerate() {
+            let low = nibbles(line(half, low + g * LINE), J % 4 >= 2);
+            let high = line(half, Q6_K_HIGH + g * LINE);
+            let high = match J % 4 {
+                0 => _mm512_slli_epi16::<4>(high),
+                1 => _mm512_slli_epi16::<2>(high),
+                2 => high,
+                _ => _mm512_srli_epi16::<2>(high),
+            };
+            *codes = masked_or(low, high, _mm512_set1_epi8(0x30));
+        }
+        codes
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+    unsafe fn scales<const J: usize>(block: &[u8], _: &Header) -> [__m512; 2] {
+        let at = J / 4 * Q6_K_HALF + J % 4 * 32;
+        let scales = |at| _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes16(block, at)));
+        [scales(at), scales(at + 16)]
+    }
+}
+
+/// Panels times a tile.
+#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+pub(super) fn multiply<F: Superblock<S>, const S: usize>(
+    w: &PackedMatrix<'_>,
+    panels: Range<usize>,
+    tile: &Tile,
+    output: &mut Output<'_>,
+) {
+    let mut panel = panels.start;
+    while panel < panels.end {
+        let pair = panel + 1 < panels.end;
+        match (tile.rows(), pair) {
+            (1, _) => few::<F, S, 1, 1>(w, panel, tile, output),
+            (2, true) => few::<F, S, 2, 2>(w, panel, tile, output),
+            (2, false) => few::<F, S, 1, 2>(w, panel, tile, output),
+            (3, true) => few::<F, S, 2, 3>(w, panel, tile, output),
+            (3, false) => few::<F, S, 1, 3>(w, panel, tile, output),
+            (4, true) => few::<F, S, 2, 4>(w, panel, tile, output),
+            (4, false) => few::<F, S, 1, 4>(w, panel, tile, output),
+            (_, true) => many::<F, S, 2>(w, panel, tile, output),
+            (_, false) => many::<F, S, 1>(w, panel, tile, output),
+        }
+        panel += if pair && tile.rows() > 1 { 2 } else { 1 };
+    }
+}
+
+/// 32 columns of R panels.
+struct Weights<const R: usize, const S: usize> {
+    codes: [Group; R],
+    scales: [[__m512; S]; R],
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+fn load<F: Superblock<S>, const S: usize, const R: usize, const J: usize>(
+    blocks: &[&[u8]; R],
+    headers: &[Header; R],
+) -> Weights<R, S> {
+    let mut weights =
+        Weights { codes: [[_mm512_setzero_si512(); 8]; R], scales: [[_mm512_setzero_ps(); S]; R] };
+    for r in 0..R {
+        let block = &blocks[r][..F::GEOMETRY.block];
+        // SAFETY: this function has the features.
+        weights.codes[r] = unsafe { F::codes::<J>(block) };
+        // SAFETY: this function has the features.
+        weights.scales[r] = unsafe { F::scales::<J>(block, &headers[r]) };
+    }
+    weights
+}
+
+/// Adds 32 columns to the partial sums of rows `t..t + U`.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+fn add<F: Superblock<S>, const S: usize, const R: usize, const U: usize>(
+    weights: &Weights<R, S>,
+    quants: &[[i8; 32]],
+    starts: &[[i32; S]],
+    t: usize,
+    partials: &mut [[__m512; R]; U],
+) {
+    let mut rows = [[0; 32]; U];
+    rows.copy_from_slice(&quants[t..t + U]);
+    let mut start = [[0; S]; U];
+    if !F::MINIMUMS {
+        start.copy_from_slice(&starts[t..t + U]);
+    }
+    let dots = dots(&weights.codes, &rows, &start);
+    for u in 0..U {
+        for r in 0..R {
+            for s in 0..S {
+                let dot = _mm512_cvtepi32_ps(dots[u][r][s]);
+                partials[u][r] = _mm512_fmadd_ps(dot, weights.scales[r][s], partials[u][r]);
+            }
+        }
+    }
+}
+
+/// Ends superblock `b` of panel `panels[r]` for row `t`: scales the partial sum and adds it.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+fn finish<F: Superblock<S>, const S: usize>(
+    scales: &Scales,
+    tile: &Tile,
+    b: usize,
+    t: usize,
+    partial: __m512,
+    accumulator: __m512,
+) -> __m512 {
+    let mut p = _mm512_mul_ps(scales.d, partial);
+    if F::MINIMUMS {
+        let mut sum = _mm512_setzero_si512();
+        let sums = &tile.pairs(b)[t];
+        for i in 0..4 {
+            let pair = i32::from(sums[2 * i] as u16) | i32::from(sums[2 * i + 1]) << 16;
+            sum = _mm512_dpwssd_epi32(sum, scales.minimums[i], _mm512_set1_epi32(pair));
+        }
+        p = _mm512_fnmadd_ps(scales.dmin, _mm512_cvtepi32_ps(sum), p);
+    }
+    _mm512_fmadd_ps(p, _mm512_set1_ps(tile.scales(b)[t]), accumulator)
+}
+
+/// The float scales of a superblock, and its minimums.
+struct Scales {
+    d: __m512,
+    dmin: __m512,
+    minimums: [__m512i; 4],
+}
+
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+fn scales<F: Superblock<S>, const S: usize>(panel: &[u8], b: usize, header: &Header) -> Scales {
+    let at = F::GEOMETRY.scales_at(b);
+    Scales {
+        d: halves(panel, at),
+        dmin: if F::MINIMUMS { halves(panel, at + SCALES) } else { _mm512_setzero_ps() },
+        minimums: header.minimums,
+    }
+}
+
+/// The superblocks `b` of R panels, and what is unpacked once for each.
+#[inline]
+#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+fn open<'a, F: Superblock<S>, const S: usize, const R: usize>(
+    panels: &[&'a [u8]; R],
+    b: usize,
+) -> ([&'a [u8]; R], [Header; R]) {
+    let mut blocks = *panels;
+    let mut headers = [Header { scales: [0; 128], minimums: [_mm512_setzero_si512(); 4] }; R];
+    for r in 0..R {
+        blocks[r] = &panels[r][F::GEOMETRY.block_at(b)..][..F::GEOMETRY.block];
+        // SAFETY: this function has the features.
+        headers[r] = unsafe { F::header(blocks[r]) };
+    }
+    (blocks, headers)
+}
+
+/// Lines of a superblock that are fetched together with columns `32 j..`: an eighth, the odd ones last.
+#[inline(always)]
+const fn share(geometry: Geometry, j: usize) -> Range<usize> {
+    let lines = geometry.block / LINE;
+    j * lines / 8..(j + 1) * lines / 8
+}
+
+/// Runs a block for J = 0 to 7.
+macro_rules! eight {
+    ($J:ident => $body:block) => {
+        eight!(@ $J $body 0 1 2 3 4 5 6 7)
+    };
+    (@ $J:ident $body:block $($j:literal)*) => {
+        $({
+            const $J: usize = $j;
+            $body
+        })*
+    };
+}
+
+/// R panels times a tile of T rows, accumulators in registers.
+#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+fn few<F: Superblock<S>, const S: usize, const R: usize, const T: usize>(
+    w: &PackedMatrix<'_>,
+    panel: usize,
+    tile: &Tile,
+    output: &mut Output<'_>,
+) {
+    let panels: [&[u8]; R] = w.panels(panel);
+    let mut accumulators = [[_mm512_setzero_ps(); R]; T];
+    for b in 0..w.layout().blocks() {
+        if F::GEOMETRY.paired && b % 2 == 0 {
+            for panel in panels {
+                fetch_ahead(panel, F::GEOMETRY.scales_at(b), 1);
+            }
+        }
+        let (blocks, headers) = open::<F, S, R>(&panels, b);
+        let mut partials = [[_mm512_setzero_ps(); R]; T];
+        eight!(J => {
+            for block in blocks {
+                let lines = share(F::GEOMETRY, J);
+                fetch_ahead(block, lines.start * LINE, lines.len());
+            }
+            let weights = load::<F, S, R, J>(&blocks, &headers);
+            let group = 8 * b + J;
+            add::<F, S, R, T>(&weights, tile.quants(group), tile.starts(group), 0, &mut partials);
+        });
+        for r in 0..R {
+            let scales = scales::<F, S>(panels[r], b, &headers[r]);
+            for t in 0..T {
+                accumulators[t][r] = finish::<F, S>(&scales, tile, b, t, partials[t][r], accumulators[t][r]);
+            }
+        }
+    }
+    store(output, &accumulators, panel);
+}
+
+/// R panels times a tile of many rows, accumulators in memory.
+#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+fn many<F: Superblock<S>, const S: usize, const R: usize>(
+    w: &PackedMatrix<'_>,
+    panel: usize,
+    tile: &Tile,
+    output: &mut Output<'_>,
+) {
+    let panels: [&[u8]; R] = w.panels(panel);
+    let mut accumulators = [[_mm512_setzero_ps(); R]; TILE_ROWS];
+    let mut partials = [[_mm512_setzero_ps(); R]; TILE_ROWS];
+    let (accumulators, partials) = (&mut accumulators[..tile.rows()], &mut partials[..tile.rows()]);
+    for b in 0..w.layout().blocks() {
+        let (blocks, headers) = open::<F, S, R>(&panels, b);
+        partials.fill([_mm512_setzero_ps(); R]);
+        eight!(J => {
+            for block in blocks {
+                let lines = share(F::GEOMETRY, J);
+                fetch_next(block, lines.start * LINE, lines.len(), R * w.layout().panel_bytes());
+            }
+            let weights = load::<F, S, R, J>(&blocks, &headers);
+            let (quants, starts) = (tile.quants(8 * b + J), tile.starts(8 * b + J));
+            let (pairs, rest) = partials.as_chunks_mut::<2>();
+            let paired = 2 * pairs.len();
+            for (i, pair) in pairs.iter_mut().enumerate() {
+                add::<F, S, R, 2>(&weights, quants, starts, 2 * i, pair);
+            }
+            for one in rest.as_chunks_mut::<1>().0 {
+                add::<F, S, R, 1>(&weights, quants, starts, paired, one);
+            }
+        });
+        for r in 0..R {
+            let scales = scales::<F, S>(panels[r], b, &headers[r]);
+            for (t, (accumulator, partial)) in accumulators.iter_mut().zip(partials.iter()).enumerate() {
+                accumulator[r] = finish::<F, S>(&scales, tile, b, t, partial[r], accumulator[r]);
+            }
+        }
+    }
+    store(output, accumulators, panel);
+}
