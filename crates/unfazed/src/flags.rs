@@ -80,9 +80,7 @@ pub(crate) struct LogFlags {
 /// How logs are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// A line for people
     Text,
-    /// A JSON object a line
     Json,
 }
 

@@ -8,14 +8,11 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use unfazed_server::events::Ready;
 use unfazed_server::{Event, EventSink};
 
-/// When events are written to stdout.
+/// When events are written to stdout. (Without help for each value `--help` keeps one line a flag.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EventsWhen {
-    /// Always
     On,
-    /// Never
     Off,
-    /// When stdout is not a terminal
     Auto,
 }
 

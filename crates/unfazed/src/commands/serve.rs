@@ -41,7 +41,7 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     access: AccessFlags,
 
-    /// Write events to stdout, one JSON object a line
+    /// Write events to stdout, one JSON object a line; auto: when stdout is not a terminal
     #[arg(long, value_name = "WHEN", default_value = "auto", help_heading = "Events and logs")]
     events: EventsWhen,
 

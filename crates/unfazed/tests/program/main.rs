@@ -1,0 +1,15 @@
+//! The real program, as people and programs meet it.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`support`] | the program started, watched and ended; a plain HTTP client |
+//! | `command_line` | help, usage errors, errors |
+//! | `serve` | events, answers, signals, the engine's end |
+//! | `run` | the chat in pipes |
+//! | `damaged` | damaged model files |
+
+mod command_line;
+mod damaged;
+mod run;
+mod serve;
+mod support;

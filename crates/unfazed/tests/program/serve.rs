@@ -1,0 +1,196 @@
+//! Events, answers, signals, the engine's end.
+
+use std::io::Read;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Server, chat, first_text, program, signal, text, wait};
+
+#[test]
+fn the_ready_event_on_a_pipe_says_port_model_and_effective_settings() {
+    let server = Server::start(&["--alias", "demo", "--context", "512", "-np", "2", "--api-key", "k"]);
+    let ready = &server.ready;
+    assert_ne!(server.port, 0);
+    assert_eq!(ready["model"], "demo");
+    assert_eq!(ready["vision"], false);
+    let partition = &ready["partition"];
+    assert_eq!(partition["gpu_layers"], 0);
+    assert_eq!(partition["cpu_layers"], partition["total_layers"]);
+    assert!(partition["total_layers"].as_u64().unwrap() > 0);
+    let settings = &ready["settings"];
+    assert_eq!(settings["context"], 512);
+    assert_eq!(settings["parallel"], 2);
+    assert_eq!(settings["api_key"], true);
+    assert!(settings["threads"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn the_demo_model_answers_in_words() {
+    let server = Server::start(&[]);
+    let answer = server.ask("Tell me a story about a cat.", 40);
+    let words = answer.split_whitespace().filter(|word| word.chars().any(char::is_alphabetic)).count();
+    assert!(words >= 15, "{answer}");
+}
+
+#[test]
+fn a_key_opens_everything_and_without_it_only_health_answers() {
+    let server = Server::start(&["--api-key", "secret"]);
+    let question = chat("Hi", 1);
+    assert_eq!(server.request("POST", "/v1/chat/completions", "secret", &question).0, 200);
+    assert_eq!(server.request("POST", "/v1/chat/completions", "other", &question).0, 401);
+    assert_eq!(server.request("GET", "/v1/models", "", &Value::Null).0, 401);
+    assert_eq!(server.request("GET", "/health", "", &Value::Null).0, 200);
+}
+
+#[test]
+fn ctrl_c_lets_a_running_stream_end_and_then_ends_with_0() {
+    let mut server = Server::start(&[]);
+    let mut stream = server.stream(60);
+    first_text(&mut stream);
+    signal(&server.child, Signal::INT);
+    let draining = server.event("draining");
+    assert_eq!(draining["requests"], 1);
+    let (status, _) = server.request("GET", "/health", "", &Value::Null);
+    assert_eq!(status, 503, "a draining server is not healthy");
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("\"finish_reason\":\"length\""), "{rest}");
+    assert!(rest.trim_end().ends_with("data: [DONE]"), "{rest}");
+    assert_eq!(server.event("shutdown")["unfinished_requests"], 0);
+    assert_eq!(wait(&mut server.child).code(), Some(0));
+}
+
+#[test]
+fn sigterm_ends_an_idle_server_with_0() {
+    let mut server = Server::start(&[]);
+    signal(&server.child, Signal::TERM);
+    server.event("shutdown");
+    assert_eq!(wait(&mut server.child).code(), Some(0));
+}
+
+#[test]
+fn a_second_ctrl_c_ends_at_once() {
+    let mut server = Server::start(&[]);
+    let mut stream = server.stream(2000);
+    first_text(&mut stream);
+    signal(&server.child, Signal::INT);
+    server.event("draining");
+    signal(&server.child, Signal::INT);
+    assert_eq!(wait(&mut server.child).code(), Some(130));
+}
+
+#[test]
+fn the_drain_time_bounds_how_long_a_stream_may_go_on() {
+    let mut server = Server::start(&["--drain-seconds", "0"]);
+    let mut stream = server.stream(2000);
+    first_text(&mut stream);
+    signal(&server.child, Signal::TERM);
+    assert_eq!(server.event("shutdown")["unfinished_requests"], 1);
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("\"error\""), "a stream that was cut says so: {rest}");
+    assert_eq!(wait(&mut server.child).code(), Some(0));
+}
+
+#[test]
+fn a_server_outlives_the_reader_of_its_events() {
+    let mut command = program(&["serve", "--port", "0", "--log-format", "json"]);
+    let mut child = command.spawn().unwrap();
+    let mut stderr = child.stderr.take().unwrap();
+    drop(child.stdout.take());
+    // The first event cannot be written; the warning about it says that the server goes on.
+    let mut log = Vec::new();
+    let mut part = [0; 4096];
+    while !text(&log).contains("\"url\":") {
+        let read = stderr.read(&mut part).unwrap();
+        assert_ne!(read, 0, "the server ended: {}", text(&log));
+        log.extend_from_slice(&part[..read]);
+    }
+    assert!(text(&log).contains("events can no longer be written"), "{}", text(&log));
+    signal(&child, Signal::TERM);
+    assert_eq!(wait(&mut child).code(), Some(0));
+}
+
+#[test]
+fn events_can_be_turned_off() {
+    let mut child = program(&["serve", "--port", "0", "--events", "off", "--log-format", "json"]).spawn().unwrap();
+    let mut stderr = child.stderr.take().unwrap();
+    let mut log = Vec::new();
+    let mut part = [0; 4096];
+    while !text(&log).contains("\"url\":") {
+        let read = stderr.read(&mut part).unwrap();
+        assert_ne!(read, 0, "the server ended: {}", text(&log));
+        log.extend_from_slice(&part[..read]);
+    }
+    for line in text(&log).lines() {
+        serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    }
+    signal(&child, Signal::TERM);
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(text(&ended.stdout), "");
+    assert_eq!(ended.status.code(), Some(0));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_engine_ends_when_its_server_is_killed() {
+    let mut server = Server::start(&[]);
+    let engine = server.engine();
+    let alive = move || std::path::Path::new(&format!("/proc/{engine}/exe")).exists() && !is_zombie(engine);
+    assert!(alive());
+    let mut stream = server.stream(2000);
+    first_text(&mut stream);
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    crate::support::until("the engine has ended", || !alive());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn ctrl_c_in_a_terminal_does_not_reach_the_engine() {
+    let server = Server::start(&[]);
+    let group = |pid: u32| {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+        rustix::process::getpgid(Some(pid)).unwrap()
+    };
+    assert_ne!(group(server.engine()), group(server.child.id()));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_killed_engine_is_replaced_and_the_server_answers_the_same_again() {
+    let server = Server::start(&[]);
+    let before = server.ask("Tell me about rain.", 12);
+    let engine = i32::try_from(server.engine()).unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_raw(engine).unwrap(), Signal::KILL).unwrap();
+    assert_eq!(server.event("engine_exit")["signal"], 9);
+    server.event("ready");
+    assert_eq!(server.ask("Tell me about rain.", 12), before);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_engine_is_the_first_to_go_when_memory_runs_out() {
+    let server = Server::start(&[]);
+    let score = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
+    let parse = |text: String| text.trim().parse::<i32>().unwrap();
+    assert!(parse(score(server.engine())) > parse(score(server.child.id())));
+}
+
+#[test]
+fn completions_take_token_ids_and_give_as_many_tokens_as_asked() {
+    let server = Server::start(&[]);
+    let body = json!({"prompt": [1, 2, 3], "max_tokens": 5, "ignore_eos": true});
+    let (status, answer) = server.request("POST", "/v1/completions", "", &body);
+    assert_eq!(status, 200, "{answer}");
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(answer["usage"]["prompt_tokens"], 3);
+    assert_eq!(answer["usage"]["completion_tokens"], 5);
+}
+
+#[cfg(target_os = "linux")]
+fn is_zombie(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
+}

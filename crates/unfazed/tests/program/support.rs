@@ -1,0 +1,209 @@
+//! The program started, watched and ended; a plain HTTP client.
+//!
+//! Nothing here is timed: a wait of [`PATIENCE`] ends a test that would hang.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+/// Longest wait for anything.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The program with arguments, away from the environment's own settings.
+pub(crate) fn program(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unfazed"));
+    command.args(args).env_remove("UNFAZED_API_KEY").env_remove("UNFAZED_LOG");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs the program to its end.
+pub(crate) fn output(args: &[&str]) -> Output {
+    program(args).output().unwrap()
+}
+
+/// Runs the program to its end with a text on standard input.
+pub(crate) fn output_of_pipe(args: &[&str], input: &str) -> Output {
+    let mut child = program(args).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Asserts that the program ended with an error in one line, and returns the line.
+pub(crate) fn one_line_error(output: &Output) -> String {
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.starts_with("error: "), "{stderr}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    stderr.trim_end().to_owned()
+}
+
+/// Sends a signal to a child.
+pub(crate) fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// Waits for a child's end.
+pub(crate) fn wait(child: &mut Child) -> ExitStatus {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if start.elapsed() > PATIENCE {
+            let _ = child.kill();
+            panic!("the program does not end");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits until a condition holds.
+pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A server that runs; killed when dropped.
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    pub(crate) port: u16,
+    pub(crate) ready: Value,
+    events: Receiver<String>,
+}
+
+impl Server {
+    /// Starts `unfazed serve --port 0` with arguments and waits until it is ready.
+    pub(crate) fn start(args: &[&str]) -> Server {
+        let mut command = program(&["serve", "--port", "0"]);
+        command.args(args).stderr(Stdio::inherit());
+        let mut child = command.spawn().unwrap();
+        let events = lines(child.stdout.take().unwrap());
+        let mut server = Server { child, port: 0, ready: Value::Null, events };
+        server.ready = server.event("ready");
+        server.port = u16::try_from(server.ready["port"].as_u64().unwrap()).unwrap();
+        server
+    }
+
+    /// The next event of that name; everything on standard output must be an event.
+    pub(crate) fn event(&self, name: &str) -> Value {
+        loop {
+            let line = self.next_line().unwrap_or_else(|| panic!("no event {name}"));
+            let event: Value = serde_json::from_str(&line).unwrap();
+            assert!(line.starts_with("{\"event\":\""), "{line}");
+            if event["event"] == name {
+                return event;
+            }
+        }
+    }
+
+    fn next_line(&self) -> Option<String> {
+        self.events.recv_timeout(PATIENCE).ok()
+    }
+
+    /// A request and its whole answer: status and body.
+    pub(crate) fn request(&self, method: &str, path: &str, key: &str, body: &Value) -> (u16, String) {
+        let mut answer = String::new();
+        self.open(method, path, key, body).read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// A chat request that is being answered in a stream.
+    pub(crate) fn stream(&self, max_tokens: usize) -> BufReader<TcpStream> {
+        let mut body = chat("Tell me a long story.", max_tokens);
+        body["stream"] = json!(true);
+        body["ignore_eos"] = json!(true);
+        BufReader::new(self.open("POST", "/v1/chat/completions", "", &body))
+    }
+
+    /// HTTP 1.0 keeps this client plain: no chunks, and the answer ends with the connection.
+    fn open(&self, method: &str, path: &str, key: &str, body: &Value) -> TcpStream {
+        let mut socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let length = body.len();
+        let port = self.port;
+        write!(
+            socket,
+            "{method} {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n\
+             Authorization: Bearer {key}\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        socket
+    }
+
+    /// The text of an answer to a chat request.
+    pub(crate) fn ask(&self, question: &str, max_tokens: usize) -> String {
+        let (status, body) = self.request("POST", "/v1/chat/completions", "", &chat(question, max_tokens));
+        assert_eq!(status, 200, "{body}");
+        let answer: Value = serde_json::from_str(&body).unwrap();
+        answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+    }
+
+    /// The engine's process id.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn engine(&self) -> u32 {
+        let front = self.child.id();
+        let children = std::fs::read_dir(format!("/proc/{front}/task"))
+            .unwrap()
+            .flatten()
+            .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok())
+            .collect::<String>();
+        let mut children = children.split_whitespace();
+        let engine = children.next().expect("the server has an engine").parse().unwrap();
+        assert_eq!(children.next(), None, "the server has one engine");
+        engine
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A chat request.
+pub(crate) fn chat(question: &str, max_tokens: usize) -> Value {
+    json!({
+        "messages": [{"role": "user", "content": question}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+    })
+}
+
+/// Reads until the stream has sent some text.
+pub(crate) fn first_text(stream: &mut BufReader<TcpStream>) {
+    let mut line = String::new();
+    while !line.contains("\"content\":\"") {
+        line.clear();
+        assert_ne!(stream.read_line(&mut line).unwrap(), 0, "the stream ended before any text");
+    }
+}
+
+fn lines(stdout: ChildStdout) -> Receiver<String> {
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines() {
+            let Ok(line) = line else { return };
+            if send.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receive
+}
