@@ -1,6 +1,8 @@
 //! Whatever comes in whatever order: each request ends once, no page is lost, and a request's output is that of the
 //! same request alone.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // A test may.
+
 mod common;
 
 use std::collections::BTreeSet;

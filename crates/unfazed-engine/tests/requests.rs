@@ -1,5 +1,7 @@
 //! What a single request gets, and how requests share steps.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // A test may.
+
 mod common;
 
 use common::transcript::transcripts;
