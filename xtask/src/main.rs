@@ -1,1 +1,49 @@
-fn main() {}
+//! Tasks for developers. `cargo xtask --help` tells what there is.
+
+mod damage;
+mod fuzz_seeds;
+mod make_model;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Tasks for developers of unfazed.
+///
+/// Everything here is seeded: the same command makes the same bytes on every machine.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", arg_required_else_help = true)]
+#[command(after_long_help = "\
+Examples:
+  A 4 GB mixture-of-experts model in OLMoE's shape, to measure speed with:
+    cargo xtask make-model --preset olmoe-7b --quant q4_0 --out olmoe.gguf
+  What a model would take, without writing it:
+    cargo xtask make-model --preset qwen3-30b-a3b --quant q4_k_m --stats
+  Nineteen damaged copies of the demo model:
+    cargo xtask damage models/stories-moe-29m-Q4_0.gguf damaged/")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    MakeModel(make_model::Arguments),
+    Damage(damage::Arguments),
+    FuzzSeeds(fuzz_seeds::Arguments),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().task {
+        Task::MakeModel(arguments) => make_model::run(&arguments),
+        Task::Damage(arguments) => damage::run(&arguments),
+        Task::FuzzSeeds(arguments) => fuzz_seeds::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

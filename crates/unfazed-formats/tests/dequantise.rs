@@ -36,7 +36,8 @@ fn weights_equal_those_of_the_gguf_package_bit_for_bit() {
 fn sizes_that_do_not_match_are_refused_and_leave_the_output_alone() {
     for format in BlockFormat::ALL {
         let (bytes, weights) = (format.block_bytes(), format.block_weights());
-        for (bytes, weights) in [(bytes - 1, weights), (bytes, weights + 1), (bytes * 2, weights), (bytes, 0)] {
+        for (bytes, weights) in [(bytes - 1, weights), (bytes, weights + 1), (bytes * 2, weights), (bytes, 0)]
+        {
             let mut out = vec![7.0; weights];
             assert_eq!(dequantise(format, &vec![0xFF; bytes], &mut out), None, "{format:?}");
             assert!(out.iter().all(|weight| *weight == 7.0), "{format:?}");

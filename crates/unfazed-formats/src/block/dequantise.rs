@@ -15,7 +15,9 @@ pub fn dequantise(format: BlockFormat, blocks: &[u8], out: &mut [f32]) -> Option
         return None;
     }
     match format {
-        BlockFormat::F32 => each(blocks, out, |block, out: &mut [f32; 1]| *out = [f32::from_le_bytes(*block)]),
+        BlockFormat::F32 => {
+            each(blocks, out, |block, out: &mut [f32; 1]| *out = [f32::from_le_bytes(*block)])
+        }
         BlockFormat::F16 => each(blocks, out, |block, out: &mut [f32; 1]| *out = [half(*block)]),
         BlockFormat::BF16 => {
             each(blocks, out, |block, out: &mut [f32; 1]| *out = [bf16::from_le_bytes(*block).to_f32()]);

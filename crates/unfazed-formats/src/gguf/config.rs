@@ -45,7 +45,7 @@ impl Keys<'_> {
 }
 
 /// The shape of a model. `tensor` finds tensors by name; `factors` are those of `rope_freqs.weight`.
-pub(crate) fn model_config<'t>(
+pub fn model_config<'t>(
     metadata: &Metadata,
     tensor: impl Fn(&str) -> Option<&'t TensorInfo>,
     factors: Option<Vec<f32>>,

@@ -25,9 +25,10 @@ mod tensors;
 mod tokenizer;
 pub mod value;
 
+pub use config::model_config;
 pub use header::{Header, read_header};
 pub use metadata::Metadata;
 pub use tokenizer::tokenizer;
 pub use value::{Array, Value};
 
-pub(crate) use config::{ROPE_FACTORS, model_config, rope_factors};
+pub(crate) use config::{ROPE_FACTORS, rope_factors};
