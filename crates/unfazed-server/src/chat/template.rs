@@ -153,7 +153,7 @@ impl ChatTemplate {
         context.push(("add_generation_prompt".to_owned(), options.add_generation_prompt.into()));
         context.push(("bos_token".to_owned(), self.bos.as_str().into()));
         context.push(("eos_token".to_owned(), self.eos.as_str().into()));
-        Ok(sentinels.restore(&self.rendered(TemplateValue::from_iter(context))?))
+        Ok(sentinels.restore(&self.rendered(TemplateValue::from_pairs(context))?))
     }
 
     fn rendered(&self, context: TemplateValue) -> Result<String, TemplateError> {

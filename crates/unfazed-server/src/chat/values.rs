@@ -46,7 +46,7 @@ pub(super) fn hidden(value: &Value, sentinels: &mut Sentinels<'_>) -> Result<Tem
                 };
                 pairs.push((sentinels.hide(key)?, value));
             }
-            TemplateValue::from_iter(pairs)
+            TemplateValue::from_pairs(pairs)
         }
     })
 }
