@@ -1,5 +1,6 @@
 //! Tasks for developers. `cargo xtask --help` tells what there is.
 
+mod bench;
 mod damage;
 mod fuzz_seeds;
 mod make_model;
@@ -20,7 +21,9 @@ Examples:
   What a model would take, without writing it:
     cargo xtask make-model --preset qwen3-30b-a3b --quant q4_k_m --stats
   Nineteen damaged copies of the demo model:
-    cargo xtask damage models/stories-moe-29m-Q4_0.gguf damaged/")]
+    cargo xtask damage models/stories-moe-29m-Q4_0.gguf damaged/
+  Speed of the release build beside llama.cpp's:
+    cargo xtask bench olmoe.gguf --peer llama.cpp/build/bin/llama-bench")]
 struct Arguments {
     #[command(subcommand)]
     task: Task,
@@ -31,6 +34,7 @@ enum Task {
     MakeModel(make_model::Arguments),
     Damage(damage::Arguments),
     FuzzSeeds(fuzz_seeds::Arguments),
+    Bench(bench::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -38,6 +42,7 @@ fn main() -> ExitCode {
         Task::MakeModel(arguments) => make_model::run(&arguments),
         Task::Damage(arguments) => damage::run(&arguments),
         Task::FuzzSeeds(arguments) => fuzz_seeds::run(&arguments),
+        Task::Bench(arguments) => bench::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
