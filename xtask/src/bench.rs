@@ -186,7 +186,7 @@ impl Server {
         let body = json!({"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true});
         let request = hyper::Request::post(format!("http://127.0.0.1:{}/v1/completions", self.port))
             .header("content-type", "application/json")
-            .body(Full::from(body.to_string()))?;
+            .body(Full::<hyper::body::Bytes>::from(body.to_string()))?;
         let client = Client::builder(TokioExecutor::new()).build_http();
         let answer = client.request(request).await?.into_body().collect().await?.to_bytes();
         let answer: Value = serde_json::from_slice(&answer)?;
