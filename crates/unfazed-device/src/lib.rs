@@ -5,6 +5,8 @@
 //! | [`operations`] | the trait, a step's batch, activation names, errors |
 //! | [`cpu`] | the CPU: thread pool, arena, KV pages, operations over `unfazed-kernels` |
 
+pub mod cpu;
 pub mod operations;
 
+pub use cpu::{CpuConfig, CpuDevice, arena_bytes};
 pub use operations::{Batch, BatchRow, Device, DeviceError, KvShape, PageId};

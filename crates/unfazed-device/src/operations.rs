@@ -64,6 +64,17 @@ pub enum DeviceError {
         /// Bytes asked for.
         bytes: u64,
     },
+    /// Threads could not be started.
+    #[error("cannot start {threads} compute threads: {source}")]
+    Threads {
+        /// How many were asked for.
+        threads: usize,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A model or a setting that the device cannot be laid out for.
+    #[error("this device cannot be set up: {0}")]
+    Setup(String),
     /// A batch that the device was not laid out for (a fault of the engine).
     #[error("a step was refused: {0}")]
     Batch(String),

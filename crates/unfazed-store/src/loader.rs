@@ -34,12 +34,17 @@ impl PackedStack {
         self.parts
     }
 
-    /// One matrix of the stack, if it is there.
-    pub fn part(&self, part: usize) -> Option<PackedMatrix<'_>> {
+    /// One matrix of the stack.
+    ///
+    /// # Panics
+    ///
+    /// If the stack has no such part.
+    pub fn matrix(&self, part: usize) -> PackedMatrix<'_> {
+        assert!(part < self.parts, "part {part} of a stack of {}", self.parts);
         let size = self.layout.bytes();
-        let start = part.checked_mul(size)?;
-        let bytes = self.bytes.get(start..start.checked_add(size)?)?;
-        PackedMatrix::new(self.layout, bytes).ok()
+        let packed = PackedMatrix::new(self.layout, &self.bytes[part * size..(part + 1) * size]);
+        #[expect(clippy::expect_used, reason = "the buffer was made for this layout")]
+        packed.expect("sizes of panels are multiples of a cache line, and buffers start on a page")
     }
 }
 
@@ -80,6 +85,9 @@ impl Loader {
         };
         let layout = PanelLayout::new(source.format, source.rows, source.columns)
             .ok_or_else(|| refused("columns must fill whole blocks, and nothing may be empty"))?;
+        if source.parts.is_empty() {
+            return Err(refused("the stack is empty"));
+        }
         let total = layout.bytes().checked_mul(source.parts.len());
         let total = total.ok_or_else(|| refused("the size overflows"))?;
         let needed = (layout.row_bytes() as u64).saturating_mul(layout.rows() as u64);

@@ -6,6 +6,9 @@
 //! calculation for softmax"); values weighted by the exponentials are added position by position. Queries share loads
 //! of keys and values in groups of up to eight, and each does the same additions alone as in a group.
 
+// The loops over queries and vectors index several arrays that live in registers, and are unrolled.
+#![allow(clippy::needless_range_loop)]
+
 use super::{KvElement, KvLayout};
 use crate::lanes::{Kernel, Lanes, dispatch, prefetch};
 use crate::vector::exponential::exp;

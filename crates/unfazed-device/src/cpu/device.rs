@@ -1,0 +1,366 @@
+//! The operations of the CPU device.
+
+#![allow(unsafe_code)]
+
+use unfazed_formats::ModelConfig;
+use unfazed_formats::config::{ExpertConfig, RopeConfig};
+use unfazed_kernels::Isa;
+use unfazed_kernels::panel::unpack_row;
+use unfazed_kernels::vector::{RopeFrequencies, choose_experts, rms_norm, rotate};
+use unfazed_store::{Loader, MatrixSource, PackedStack, VectorSource};
+
+use super::arena::{Arena, Widths};
+use super::attention::Attention;
+use super::compute::Compute;
+use super::dense::{Product, multiply};
+use super::disjoint::Disjoint;
+use super::feed_forward::Inner;
+use super::mixture::{FEW_ROWS, Outer};
+use super::operand::Operand;
+use super::pages::{Blocks, Memory, Pages};
+use super::pool::Pool;
+use super::routing::Routing;
+use super::step::{Limits, Step};
+use crate::{Batch, Device, DeviceError, KvShape};
+
+/// How a CPU device is set up.
+pub struct CpuConfig<'a> {
+    /// Instruction set.
+    pub isa: Isa,
+    /// Compute threads, the caller among them.
+    pub threads: usize,
+    /// Shape of the model.
+    pub model: &'a ModelConfig,
+    /// Shape of the KV pages; layers, heads and head width are the model's.
+    pub kv: KvShape,
+    /// Most rows in a step.
+    pub max_rows: usize,
+    /// Most rows of a step that may want logits.
+    pub max_logit_rows: usize,
+    /// Test mode: activations, keys and values stay f32, for comparison with float references. Slow.
+    pub float_activations: bool,
+    /// What weights are read with.
+    pub loader: Loader,
+}
+
+/// The CPU as a device.
+pub struct CpuDevice {
+    compute: Compute,
+    loader: Loader,
+    limits: Limits,
+    widths: Widths,
+    arena: Arena,
+    pages: Pages,
+    step: Step,
+    /// What enters matrices from the residual's side.
+    input: Operand,
+    /// What enters a down projection.
+    inner: Operand,
+    routing: Routing,
+    rope: Option<(RopeConfig, RopeFrequencies)>,
+    /// The step's rotations are in the arena.
+    rope_ready: bool,
+}
+
+impl CpuDevice {
+    /// Starts the threads and lays out activations and pages for the largest step.
+    pub fn new(config: CpuConfig<'_>) -> Result<CpuDevice, DeviceError> {
+        let CpuConfig { isa, threads, model, kv, max_rows, max_logit_rows, float_activations, loader } =
+            config;
+        let setup = |text: String| DeviceError::Setup(text);
+        if !isa.available() {
+            return Err(setup(format!("this processor does not run {}", isa.name())));
+        }
+        if (kv.layers, kv.kv_heads, kv.head_dim) != (model.layers, model.kv_heads, model.head_dim) {
+            return Err(setup(format!("KV pages are laid out as {kv:?}, which is not the model's shape")));
+        }
+        if model.kv_heads == 0 || !model.heads.is_multiple_of(model.kv_heads) || model.heads == 0 {
+            return Err(setup(format!("{} heads share {} key heads", model.heads, model.kv_heads)));
+        }
+        if model.rope.dimensions > model.head_dim || !model.rope.dimensions.is_multiple_of(2) {
+            return Err(setup(format!("{} of {} dimensions rotate", model.rope.dimensions, model.head_dim)));
+        }
+        let widths = Widths::of(model).ok_or_else(|| setup("the heads are too wide".to_owned()))?;
+        let pages = Pages::new(&kv, float_activations)
+            .ok_or_else(|| setup(format!("KV pages cannot be laid out as {kv:?}")))??;
+        let arena = Arena::new(&widths, max_rows, max_logit_rows)?;
+        let pool = Pool::new(threads).map_err(|source| DeviceError::Threads { threads, source })?;
+        let group = model.heads / model.kv_heads;
+        let limits = Limits { rows: max_rows, logit_rows: max_logit_rows, vocab: model.vocab, kv, group };
+        Ok(CpuDevice {
+            compute: Compute::new(isa, float_activations, pool, group, model.head_dim),
+            loader,
+            limits,
+            widths,
+            arena,
+            pages,
+            step: Step::new(&limits),
+            input: Operand::default(),
+            inner: Operand::default(),
+            routing: Routing::default(),
+            rope: None,
+            rope_ready: false,
+        })
+    }
+
+    /// Rows of the step.
+    fn rows(&self) -> usize {
+        self.step.rows.len()
+    }
+
+    /// The router's choices for all rows, sorted by expert. The input was rounded for the router.
+    fn route(&mut self, router: &PackedStack, experts: &ExpertConfig) {
+        let rows = self.rows();
+        let (isa, count, used) = (self.compute.isa, router.layout().rows(), experts.used);
+        let format = router.layout().format();
+        self.input.gather(&mut self.compute, &[format], &self.step.identity[..rows], &self.step.tiles);
+        let logits = &mut self.arena.router[..rows * count];
+        let tiles = self.input.tiles(format);
+        let product = Product { matrix: router.matrix(0), tiles, out: Disjoint::new(logits), add: false };
+        multiply(&mut self.compute, &[product]);
+
+        let normalised = experts.normalised;
+        self.routing.choices.resize(rows * used, Default::default());
+        let choices = Disjoint::new(&mut self.routing.choices);
+        self.compute.each_row(logits, count, 16, &|row, logits| {
+            // SAFETY: each row comes up once, and these are its choices.
+            let chosen = unsafe { choices.part(row * used..(row + 1) * used) };
+            choose_experts(isa, logits, normalised, chosen);
+        });
+        self.routing.sort(count, used);
+    }
+
+    /// SiLU of gate times up for the tiles of the routing, rounded and laid out for `down`. The input was rounded for
+    /// gate and up.
+    fn inner(&mut self, gate: &PackedStack, up: &PackedStack, down: &PackedStack) {
+        let compute = &mut self.compute;
+        let formats = [gate.layout().format(), up.layout().format()];
+        let Routing { rows, tiles, experts, .. } = &self.routing;
+        let one_row = self.step.rows.len() == 1;
+        let parts = if one_row { &tiles[..1] } else { &tiles[..] };
+        self.input.gather(compute, &formats, rows, parts);
+
+        let down_format = down.layout().format();
+        let out = self.inner.rows(compute, down_format, rows.len(), down.layout().columns());
+        let inner = Inner {
+            gate,
+            up,
+            experts,
+            gate_tiles: self.input.tiles(formats[0]),
+            up_tiles: self.input.tiles(formats[1]),
+            starts: tiles,
+            out,
+        };
+        inner.run(compute);
+        self.entries_identity();
+        let entries = &self.step.identity[..self.routing.rows.len()];
+        self.inner.gather(&mut self.compute, &[down_format], entries, &self.routing.tiles);
+    }
+
+    /// Makes the identity long enough for all entries.
+    fn entries_identity(&mut self) {
+        let have = self.step.identity.len();
+        self.step.identity.extend(have..self.routing.rows.len());
+    }
+
+    /// Adds products of all rows of an operand with a matrix to the residual.
+    fn add_product(&mut self, inner: bool, matrix: &PackedStack) {
+        let rows = self.rows();
+        let operand = if inner { &self.inner } else { &self.input };
+        let residual = &mut self.arena.residual[..rows * self.widths.hidden];
+        let product = Product {
+            matrix: matrix.matrix(0),
+            tiles: operand.tiles(matrix.layout().format()),
+            out: Disjoint::new(residual),
+            add: true,
+        };
+        multiply(&mut self.compute, &[product]);
+    }
+
+    /// Cosines and sines for the positions of all rows.
+    fn prepare_rotation(&mut self, rope: &RopeConfig) {
+        if self.rope.as_ref().is_none_or(|(config, _)| config != rope) {
+            self.rope = Some((rope.clone(), RopeFrequencies::new(rope)));
+            self.rope_ready = false;
+        }
+        let (Some((_, frequencies)), false) = (&self.rope, self.rope_ready) else { return };
+        let width = (2 * frequencies.pairs()).max(1);
+        let rows = &self.step.rows;
+        let tables = &mut self.arena.rope[..rows.len() * width];
+        // A sine with its cosine costs as much as some forty other numbers.
+        self.compute.each_row(tables, width, 20, &|row, table| {
+            frequencies.table(rows[row].position, table);
+        });
+        self.rope_ready = true;
+    }
+}
+
+impl Device for CpuDevice {
+    type Matrix = PackedStack;
+    type Vector = Vec<f32>;
+
+    fn load_matrix(&mut self, source: &MatrixSource) -> Result<PackedStack, DeviceError> {
+        Ok(self.loader.load_matrix(source)?)
+    }
+
+    fn load_vector(&mut self, source: &VectorSource) -> Result<Vec<f32>, DeviceError> {
+        Ok(self.loader.load_vector(source)?)
+    }
+
+    fn begin(&mut self, batch: &Batch) -> Result<(), DeviceError> {
+        self.rope_ready = false;
+        self.step.begin(batch, &self.limits)
+    }
+
+    fn embed(&mut self, table: &PackedStack) {
+        let (hidden, rows) = (self.widths.hidden, &self.step.rows);
+        let table = table.matrix(0);
+        let residual = &mut self.arena.residual[..rows.len() * hidden];
+        self.compute.each_row(residual, hidden, 8, &|row, out| {
+            unpack_row(&table, rows[row].token as usize, out);
+        });
+    }
+
+    fn norm(&mut self, weight: &Vec<f32>, epsilon: f32) {
+        let (isa, hidden, rows) = (self.compute.isa, self.widths.hidden, self.rows());
+        let residual = &self.arena.residual;
+        let normed = &mut self.arena.normed[..rows * hidden];
+        self.compute.each_row(normed, hidden, 2, &|row, normed| {
+            normed.copy_from_slice(&residual[row * hidden..(row + 1) * hidden]);
+            rms_norm(isa, normed, weight, epsilon);
+        });
+    }
+
+    fn project_qkv(&mut self, q: &PackedStack, k: &PackedStack, v: &PackedStack) {
+        let (rows, hidden) = (self.rows(), self.widths.hidden);
+        let formats = [q, k, v].map(|matrix| matrix.layout().format());
+        let input = &mut self.input;
+        input.round(&mut self.compute, &formats, &self.arena.normed[..rows * hidden], hidden);
+        input.gather(&mut self.compute, &formats, &self.step.identity[..rows], &self.step.tiles);
+        let out = [&mut self.arena.query, &mut self.arena.key, &mut self.arena.value];
+        let products = [q, k, v].into_iter().zip(out).map(|(matrix, out)| Product {
+            matrix: matrix.matrix(0),
+            tiles: self.input.tiles(matrix.layout().format()),
+            out: Disjoint::new(&mut out[..]),
+            add: false,
+        });
+        let products: Vec<Product<'_>> = products.collect();
+        multiply(&mut self.compute, &products);
+    }
+
+    fn norm_heads(&mut self, q: &Vec<f32>, k: &Vec<f32>, epsilon: f32) {
+        let (isa, rows, dim) = (self.compute.isa, self.rows(), self.widths.head_dim);
+        for (heads, width, weight) in
+            [(&mut self.arena.query, self.widths.query, q), (&mut self.arena.key, self.widths.kv, k)]
+        {
+            self.compute.each_row(&mut heads[..rows * width], width, 2, &|_, heads| {
+                heads.chunks_mut(dim).for_each(|head| rms_norm(isa, head, weight, epsilon));
+            });
+        }
+    }
+
+    fn rotate(&mut self, rope: &RopeConfig) {
+        self.prepare_rotation(rope);
+        let (isa, rows, dim) = (self.compute.isa, self.rows(), self.widths.head_dim);
+        let tables = &self.arena.rope;
+        for (heads, width) in
+            [(&mut self.arena.query, self.widths.query), (&mut self.arena.key, self.widths.kv)]
+        {
+            self.compute.each_row(&mut heads[..rows * width], width, 2, &|row, heads| {
+                let table = &tables[row * rope.dimensions..(row + 1) * rope.dimensions];
+                rotate(isa, rope.pairing, table, dim, heads);
+            });
+        }
+    }
+
+    fn attend(&mut self, layer: usize) {
+        let Pages { layout, memory } = &mut self.pages;
+        let (query, key, value) = (&self.arena.query[..], &self.arena.key[..], &self.arena.value[..]);
+        let (step, group) = (&self.step, self.limits.group);
+        let context = Disjoint::new(&mut self.arena.context[..]);
+        match memory {
+            Memory::Half(memory) => {
+                let blocks = Blocks { layout, layer, memory: Disjoint::new(&mut memory[..]) };
+                Attention { step, blocks, group, query, key, value, context }.run(&mut self.compute);
+            }
+            Memory::Float(memory) => {
+                let blocks = Blocks { layout, layer, memory: Disjoint::new(&mut memory[..]) };
+                Attention { step, blocks, group, query, key, value, context }.run(&mut self.compute);
+            }
+        }
+    }
+
+    fn project_context(&mut self, w: &PackedStack) {
+        let (rows, width) = (self.rows(), self.widths.query);
+        let format = [w.layout().format()];
+        self.input.round(&mut self.compute, &format, &self.arena.context[..rows * width], width);
+        self.input.gather(&mut self.compute, &format, &self.step.identity[..rows], &self.step.tiles);
+        self.add_product(false, w);
+    }
+
+    fn feed_forward(&mut self, gate: &PackedStack, up: &PackedStack, down: &PackedStack) {
+        let (rows, hidden) = (self.rows(), self.widths.hidden);
+        let formats = [gate.layout().format(), up.layout().format()];
+        self.input.round(&mut self.compute, &formats, &self.arena.normed[..rows * hidden], hidden);
+        self.routing.everyone(rows, &self.step.tiles);
+        if rows > 0 {
+            self.inner(gate, up, down);
+            self.add_product(true, down);
+        }
+    }
+
+    fn mixture(
+        &mut self,
+        router: &PackedStack,
+        gate: &PackedStack,
+        up: &PackedStack,
+        down: &PackedStack,
+        experts: &ExpertConfig,
+    ) {
+        let (rows, hidden) = (self.rows(), self.widths.hidden);
+        if rows == 0 || experts.used == 0 {
+            return;
+        }
+        let formats = [router, gate, up].map(|matrix| matrix.layout().format());
+        self.input.round(&mut self.compute, &formats, &self.arena.normed[..rows * hidden], hidden);
+        self.route(router, experts);
+        self.inner(gate, up, down);
+        let outer = Outer {
+            down,
+            routing: &self.routing,
+            tiles: self.inner.tiles(down.layout().format()),
+            residual: &mut self.arena.residual[..rows * hidden],
+        };
+        if rows <= FEW_ROWS {
+            outer.run_few(&mut self.compute, &mut self.arena.outputs);
+        } else {
+            outer.run_many(&mut self.compute);
+        }
+    }
+
+    fn output(&mut self, norm: &Vec<f32>, epsilon: f32, table: &PackedStack) {
+        let (isa, hidden, wanted) = (self.compute.isa, self.widths.hidden, &self.step.logits);
+        let residual = &self.arena.residual;
+        let normed = &mut self.arena.normed[..wanted.len() * hidden];
+        self.compute.each_row(normed, hidden, 2, &|i, normed| {
+            normed.copy_from_slice(&residual[wanted[i] * hidden..(wanted[i] + 1) * hidden]);
+            rms_norm(isa, normed, norm, epsilon);
+        });
+        let format = [table.layout().format()];
+        let normed = &self.arena.normed[..wanted.len() * hidden];
+        self.input.round(&mut self.compute, &format, normed, hidden);
+        let identity = &self.step.identity[..wanted.len()];
+        self.input.gather(&mut self.compute, &format, identity, &self.step.logit_tiles);
+        let product = Product {
+            matrix: table.matrix(0),
+            tiles: self.input.tiles(format[0]),
+            out: Disjoint::new(&mut self.arena.logits[..]),
+            add: false,
+        };
+        multiply(&mut self.compute, &[product]);
+    }
+
+    fn finish(&mut self) -> Result<&[f32], DeviceError> {
+        Ok(&self.arena.logits[..self.step.logits.len() * self.widths.vocab])
+    }
+}

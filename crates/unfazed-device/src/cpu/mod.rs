@@ -1,0 +1,38 @@
+//! The CPU device.
+//!
+//! A step is a row of short parallel sections: six a layer in the decode of a mixture of experts (projections, attention,
+//! output of attention, router, gate and up, down). What lies between them (norms, rotation, rounding) is done by
+//! the caller for a few rows and in sections for many. Results are the same bits for any number of threads, any
+//! instruction set and any batch: kernels guarantee it for their part, and here every number is computed by one unit in
+//! an order that depends on nothing but the model.
+//!
+//! | file | what |
+//! |---|---|
+//! | `pool.rs` | threads for sections of a few microseconds |
+//! | `compute.rs` | sections by rows, items and units, with each thread's scratch |
+//! | `disjoint.rs` | slices that threads write at once, each its own part |
+//! | `arena.rs` | activations of a step, and how many bytes they are |
+//! | `pages.rs` | keys and values in pages |
+//! | `step.rs` | a batch, checked and cut up |
+//! | `operand.rs` | activations rounded and laid out for matrices |
+//! | `dense.rs` | matrices times all rows |
+//! | `attention.rs` | keys and values stored, attention |
+//! | `routing.rs`, `feed_forward.rs`, `mixture.rs` | experts: which, their inner and their outer part |
+//! | `device.rs` | the operations |
+
+mod arena;
+mod attention;
+mod compute;
+mod dense;
+mod device;
+mod disjoint;
+mod feed_forward;
+mod mixture;
+mod operand;
+mod pages;
+mod pool;
+mod routing;
+mod step;
+
+pub use arena::arena_bytes;
+pub use device::{CpuConfig, CpuDevice};
