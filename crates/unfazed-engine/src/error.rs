@@ -16,6 +16,9 @@ pub enum EngineError {
     #[error("{0}")]
     Load(String),
     /// A thread could not be started.
-    #[error("cannot start the thread that reads the front's messages: {0}")]
+    #[error("cannot start the computing thread: {0}")]
     Thread(#[source] std::io::Error),
+    /// The computing thread panicked (a fault of ours).
+    #[error("the computing thread panicked; its message is in the log above")]
+    Panicked,
 }

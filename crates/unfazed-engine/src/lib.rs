@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`process`] | the whole `unfazed engine` process: from its socket to its end |
+//! | [`load`] | from the front's `Start` to an engine that computes |
 //! | [`engine`] | the loop without a socket: messages in, steps, messages out |
 //! | [`scheduler`] | who is computed in a step: admission, chunked prefill mixed with decodes |
 //! | [`sequence`] | a request being computed |
@@ -19,9 +20,10 @@ mod advance;
 pub mod clock;
 pub mod engine;
 mod error;
+mod load;
 mod outcome;
 pub mod pages;
-// pub mod process;
+pub mod process;
 pub mod sampling;
 pub mod scheduler;
 mod sequence;
@@ -29,5 +31,5 @@ mod sequence;
 pub use clock::{Clock, MonotonicClock};
 pub use engine::Engine;
 pub use error::EngineError;
-// pub use process::run;
+pub use process::run;
 pub use scheduler::Limits;

@@ -1,5 +1,7 @@
 //! What the device was laid out for.
 
+use unfazed_plan::needs::LOGIT_ROWS;
+
 /// Limits of a step and of a sequence. All at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -34,10 +36,9 @@ impl Limits {
         named.into_iter().find(|(_, value)| *value == 0).map(|(name, _)| name)
     }
 
-    /// Logit rows to lay a device out for: logits take `vocab` floats a row, and only prompts whose log probabilities
-    /// are wanted have more such rows than there are sequences.
-    pub fn logit_rows_for(chunk: usize, parallel: usize) -> usize {
-        const PROMPT_LOGIT_ROWS: usize = 64;
-        chunk.min(PROMPT_LOGIT_ROWS.max(parallel.saturating_add(1))).max(1)
+    /// Logit rows to lay a device out for, of the plan's number: logits take `vocab` floats a row, and only prompts
+    /// whose log probabilities are wanted have many such rows.
+    pub fn logit_rows_for(chunk: usize) -> usize {
+        LOGIT_ROWS.min(chunk)
     }
 }

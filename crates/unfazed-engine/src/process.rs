@@ -1,0 +1,121 @@
+//! The whole `unfazed engine` process, from its socket to its end.
+//!
+//! Two threads: the caller's reads the front's messages and does nothing else, so that it notices the end of the socket
+//! at once, even in the middle of a step; the other loads the model and computes.
+
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::thread;
+
+use unfazed_device::Device;
+use unfazed_wire::link::{self, LinkError};
+use unfazed_wire::{BUILD_ID, LoadFailure, Start, ToEngine, ToFront};
+
+use crate::{Engine, EngineError, load};
+
+/// Serves the front at the other end of the socket: says hello, loads the model of the front's `Start`, computes what
+/// it submits. Returns when the socket ends, which is how a front ends an engine, without waiting for a running step:
+/// the caller must end the process then. Returns earlier after a `Shutdown` whose requests have ended.
+///
+/// # Errors
+///
+/// A socket that fails or carries something else than messages; a model that cannot be loaded (the front has been told
+/// by `LoadFailed`).
+pub fn run(socket: UnixStream) -> Result<(), EngineError> {
+    let handle = socket.try_clone().map_err(LinkError::from)?;
+    let (mut sender, mut receiver) = link::split(socket).map_err(LinkError::from)?;
+    sender.send(&ToFront::Hello { build_id: BUILD_ID.to_owned() })?;
+    let Some((first, files)) = receiver.receive_with_descriptors()? else { return Ok(()) };
+    let ToEngine::Start(start) = first else { return Err(EngineError::NotStarted) };
+
+    let (messages, inbox) = mpsc::channel();
+    let (result, ended) = mpsc::channel();
+    let work = move || {
+        let _wake = WakeReader(handle);
+        // Declared after the guard, so dropped before it: a reader that wakes up finds the result, or that there is none.
+        let result = result;
+        // A front that is gone hears nothing; neither does a reader that is.
+        let _ = result.send(serve(&start, files, &inbox, &mut sender));
+    };
+    thread::Builder::new().name("engine".to_owned()).spawn(work).map_err(EngineError::Thread)?;
+    let read = read(&mut receiver, &messages);
+    match ended.try_recv() {
+        Ok(Err(EngineError::Link(LinkError::Io(error)))) if front_is_gone(&error) => Ok(()),
+        Ok(result) => result,
+        Err(TryRecvError::Empty) => read,
+        Err(TryRecvError::Disconnected) => Err(EngineError::Panicked),
+    }
+}
+
+/// The front may end the link at any moment; that is no fault.
+fn front_is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
+}
+
+/// Passes messages on until the socket ends.
+fn read(receiver: &mut link::Receiver, messages: &Sender<ToEngine>) -> Result<(), EngineError> {
+    while let Some(message) = receiver.receive()? {
+        if messages.send(message).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Ends the socket when the computing thread ends, however it ends, so that the reading thread wakes up.
+struct WakeReader(UnixStream);
+
+impl Drop for WakeReader {
+    fn drop(&mut self) {
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
+
+fn serve(
+    start: &Start,
+    files: Vec<OwnedFd>,
+    inbox: &Receiver<ToEngine>,
+    sender: &mut link::Sender,
+) -> Result<(), EngineError> {
+    match load::load(start, files, sender) {
+        Ok((engine, ready)) => {
+            sender.send(&ToFront::Ready(ready))?;
+            work(engine, inbox, sender)
+        }
+        Err(error @ EngineError::Load(_)) => {
+            let message = error.to_string();
+            tracing::error!("{message}");
+            sender.send(&ToFront::LoadFailed(LoadFailure { message }))?;
+            Err(error)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Steps while there is work, waits for messages while there is none.
+fn work<D: Device>(
+    mut engine: Engine<D>,
+    inbox: &Receiver<ToEngine>,
+    sender: &mut link::Sender,
+) -> Result<(), EngineError> {
+    while !engine.finished() {
+        if engine.idle() {
+            let Ok(message) = inbox.recv() else { return Ok(()) };
+            engine.handle(message);
+        }
+        loop {
+            match inbox.try_recv() {
+                Ok(message) => engine.handle(message),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return Ok(()),
+            }
+        }
+        for message in engine.step() {
+            sender.send(&message)?;
+        }
+    }
+    Ok(())
+}
