@@ -27,6 +27,9 @@ pub(crate) fn prepare(model: &ModelFlags, log: &LogFlags, default_log: &str) -> 
     let machine = Machine { available: Bytes(memory.available), cores: unfazed_host::cores() };
     let weights = Bytes(checkpoint.tensor_bytes);
     let plan = unfazed_plan::plan(&checkpoint.config, weights, &machine, &model.settings())?;
+    for note in &plan.notes {
+        tracing::warn!("{note}");
+    }
     let mut program = EngineProgram::current().context("cannot find this program's own file")?;
     for argument in log.for_engine(default_log) {
         program = program.argument(argument);

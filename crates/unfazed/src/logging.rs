@@ -12,7 +12,7 @@ use crate::flags::{LogFlags, LogFormat};
 /// What a server logs where nothing else was said.
 pub(crate) const SERVER: &str = "info";
 /// What a chat logs where nothing else was said: only what the person should know.
-pub(crate) const CHAT: &str = "error";
+pub(crate) const CHAT: &str = "warn";
 
 /// Starts logging, of what `default` says if no flag does. With `bars`, a line is written between the redraws of progress bars instead of through them.
 pub(crate) fn start(flags: &LogFlags, default: &str, bars: Option<MultiProgress>) -> anyhow::Result<()> {

@@ -3,8 +3,8 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::Args;
+use unfazed_engine::EngineError;
 
 use crate::flags::LogFlags;
 use crate::logging;
@@ -19,8 +19,12 @@ pub(crate) fn run(args: &EngineArgs) -> anyhow::Result<ExitCode> {
     logging::start(&args.log, logging::SERVER, None)?;
     let socket = unfazed_wire::link::from_stdin()?;
     prefer_for_oom_kill();
-    unfazed_engine::process::run(socket).context("the engine failed")?;
-    Ok(ExitCode::SUCCESS)
+    match unfazed_engine::process::run(socket) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        // The server has been told and says it, once.
+        Err(EngineError::Load(_)) => Ok(ExitCode::FAILURE),
+        Err(error) => Err(anyhow::Error::new(error).context("the engine failed")),
+    }
 }
 
 /// When memory runs out the kernel should take the engine, which can be started again, and not the server, which
