@@ -1,0 +1,153 @@
+//! Events for machines: typed here, printed by the program as one JSON object a line with `"event"` first. A released
+//! key never changes its meaning.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+/// Where events go. Called from several threads, must not block for long.
+pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// Something that a program which runs the server wants to know.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Event {
+    /// The port is bound; `/health` answers, requests wait for the model.
+    Listening {
+        /// Bound address.
+        host: String,
+        /// Bound port.
+        port: u16,
+    },
+    /// Weights are being loaded.
+    Loading {
+        /// The model's name towards clients.
+        model: String,
+        /// Bytes loaded.
+        done_bytes: u64,
+        /// Bytes in all.
+        total_bytes: u64,
+        /// Mean rate so far, in 10^6 bytes per second.
+        mb_per_s: f64,
+        /// Time left at that rate, in seconds; `null` while unknown.
+        eta_s: Option<f64>,
+    },
+    /// The model answers.
+    Ready(Box<Ready>),
+    /// An engine process ended without being told to.
+    EngineExit {
+        /// Its exit code, if it ended by itself.
+        code: Option<i32>,
+        /// The signal that ended it.
+        signal: Option<i32>,
+        /// What is known about it, for people.
+        message: String,
+        /// Requests that ended with it.
+        failed_requests: usize,
+    },
+    /// Another engine will be started.
+    EngineRestart {
+        /// Deaths in a row without progress, this one included.
+        attempt: u32,
+        /// Time until then, in milliseconds.
+        wait_ms: u64,
+    },
+    /// The server was told to end: new requests are refused, running ones go on.
+    Draining {
+        /// Sequences that have not ended.
+        requests: usize,
+        /// Longest time that they have, in milliseconds.
+        limit_ms: u64,
+    },
+    /// The server has ended.
+    Shutdown {
+        /// Sequences that were ended unfinished.
+        unfinished_requests: usize,
+    },
+}
+
+/// A server that answers, with its effective settings.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ready {
+    /// Bound port.
+    pub port: u16,
+    /// Bound address.
+    pub host: String,
+    /// The model's name towards clients.
+    pub model: String,
+    /// Which kind of engine computes.
+    pub engine: &'static str,
+    /// The model takes images.
+    pub vision: bool,
+    /// What is where.
+    pub partition: Partition,
+    /// Effective settings.
+    pub settings: EffectiveSettings,
+    /// Time from the engine's start to ready, in milliseconds.
+    pub load_ms: f64,
+    /// What was lowered, from what to what and why.
+    pub notes: Vec<String>,
+}
+
+/// How layers and memory are divided. Sizes are in 10^9 bytes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Partition {
+    /// `cpu`: all layers on the CPU, all weights in memory.
+    pub strategy: &'static str,
+    /// Memory required over the machine's.
+    pub overcommit_ratio: f64,
+    /// Packed weights.
+    pub model_weight_gb: f64,
+    /// All KV pages.
+    pub kv_cache_gb: f64,
+    /// Weights, KV pages and scratch.
+    pub total_required_gb: f64,
+    /// The machine's memory under all limits.
+    pub system_ram_gb: f64,
+    /// Layers on a GPU.
+    pub gpu_layers: usize,
+    /// Layers on the CPU.
+    pub cpu_layers: usize,
+    /// Layers in all.
+    pub total_layers: usize,
+    /// Predicted tokens per second of one sequence; `null` without a measurement to predict from.
+    pub estimated_tok_s: Option<f64>,
+}
+
+/// Settings as they are in force.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EffectiveSettings {
+    /// Longest sequence (prompt and answer), in tokens.
+    pub context: usize,
+    /// Sequences computed side by side.
+    pub parallel: usize,
+    /// Most rows in one step.
+    pub chunk: usize,
+    /// Compute threads.
+    pub threads: usize,
+    /// Instruction set in use.
+    pub isa: String,
+    /// KV pages.
+    pub kv_pages: usize,
+    /// Positions in a KV page.
+    pub page_tokens: usize,
+    /// Sequences that may wait.
+    pub max_queue: usize,
+    /// Whether clients need a key.
+    pub api_key: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_event_has_its_name_first() {
+        let event = Event::EngineRestart { attempt: 2, wait_ms: 200 };
+        let text = serde_json::to_string(&event).unwrap();
+        assert_eq!(text, r#"{"event":"engine_restart","attempt":2,"wait_ms":200}"#);
+        let text = serde_json::to_string(&Event::Listening { host: "::1".to_owned(), port: 1 }).unwrap();
+        assert!(text.starts_with(r#"{"event":"listening","#));
+    }
+}

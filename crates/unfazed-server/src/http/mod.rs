@@ -1,0 +1,27 @@
+//! HTTP.
+//!
+//! | module | what |
+//! |---|---|
+//! | `router` | paths, and what stands before them: keys, Host and Origin, counting |
+//! | `listener` | connections: limits, slow senders, an orderly end |
+//! | `body` | a request's body: its limit, its time |
+//! | `auth` | API keys |
+//! | `origin` | Host and Origin |
+//! | `error` | errors in OpenAI's shape |
+//! | `sse` | server-sent events |
+//! | `health`, `metrics` | for load balancers and Prometheus |
+//! | `openai` | OpenAI's endpoints |
+
+mod auth;
+mod body;
+mod error;
+mod health;
+pub(crate) mod listener;
+pub(crate) mod metrics;
+mod openai;
+mod origin;
+pub(crate) mod router;
+mod sse;
+
+pub(crate) use auth::ApiKeys;
+pub(crate) use origin::Callers;

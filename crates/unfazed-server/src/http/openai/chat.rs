@@ -1,0 +1,172 @@
+//! `POST /v1/chat/completions`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+use unfazed_wire::FinishReason;
+
+use super::super::body;
+use super::super::error::ApiError;
+use super::super::router::{App, AppState};
+use super::answer::{Answer, Shape};
+use super::choice::{Choice, Script};
+use super::fields::Fields;
+use super::prepare::{self, Wanted};
+use super::response::{Head, finish_reason};
+use super::settings::{MAX_TOP_LOGPROBS, Settings};
+use super::{logprobs, messages};
+use crate::answer::Piece;
+use crate::chat::{RenderOptions, TemplateError};
+use crate::model::Model;
+
+/// Handles the request.
+pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+    let arrived = Instant::now();
+    let body = body::read(request.into_body(), app.body_limit, app.receive_timeout).await?;
+    app.engine.check(1)?;
+    let prepared = prepare::off_the_async_threads(&app, move |app| Prepared::new(app, &body)).await?;
+    let Prepared { settings, submits, prompt_tokens, scored } = prepared;
+    let object = if settings.stream { "chat.completion.chunk" } else { "chat.completion" };
+    let head = Head::new("chatcmpl-", object, &app.model)?;
+    let sequences = app.engine.submit(submits)?;
+    let choices = sequences.into_iter().enumerate().map(|(index, sequence)| {
+        let script = Script {
+            index,
+            prompt_tokens,
+            detokenizer: app.model.tokenizer.detokenizer(),
+            stops: settings.stops.clone(),
+            echo: None,
+            scored_ends: Vec::new(),
+        };
+        Choice::new(script, sequence, arrived, Arc::clone(&app.metrics))
+    });
+    let shape = ChatShape { model: Arc::clone(&app.model), scored };
+    let answer = Answer { shape, head, choices: choices.collect(), prompt_tokens };
+    if settings.stream {
+        Ok(answer.stream(settings.include_usage, app.keep_alive))
+    } else {
+        answer.whole().await
+    }
+}
+
+/// A request that may be handed to the engine.
+struct Prepared {
+    settings: Settings,
+    submits: Vec<unfazed_wire::Submit>,
+    prompt_tokens: usize,
+    scored: bool,
+}
+
+impl Prepared {
+    fn new(app: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
+        let model = &app.model;
+        let fields = Fields::parse(body)?;
+        let settings = Settings::read(&fields, model.vocab)?;
+        prepare::sequences(app, 1, settings.choices)?;
+        let logprobs = top_logprobs(&fields)?;
+        let prompt = render(model, &fields)?;
+        let stop_tokens =
+            if settings.ignore_eos { Vec::new() } else { model.tokenizer.end_tokens().to_vec() };
+        let wanted = Wanted { default_max_tokens: usize::MAX, logprobs, prompt_logprobs: None, stop_tokens };
+        let submit = |choice| prepare::submit(model, "messages", &prompt, choice, &settings, &wanted);
+        let submits = (0..settings.choices).map(submit).collect::<Result<_, _>>()?;
+        Ok(Prepared { settings, submits, prompt_tokens: prompt.len(), scored: logprobs.is_some() })
+    }
+}
+
+/// `logprobs` and `top_logprobs`.
+fn top_logprobs(fields: &Fields<'_>) -> Result<Option<u32>, ApiError> {
+    let top = fields.integer("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
+    match (fields.flag("logprobs")?.unwrap_or(false), top) {
+        (true, top) => Ok(Some(top.unwrap_or(0) as u32)),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(top)) => Err(ApiError::field(
+            "top_logprobs",
+            format!("top_logprobs is {top}: it needs logprobs to be true"),
+        )),
+    }
+}
+
+/// Renders the chat template and counts its tokens.
+fn render(model: &Model, fields: &Fields<'_>) -> Result<Vec<u32>, ApiError> {
+    let messages = messages::read(fields)?;
+    prepare::check_bytes(model, "messages", messages::text_bytes(&messages))?;
+    let refused = |error: &TemplateError| ApiError::unsupported("messages", error.to_string());
+    let template = model.template.as_ref().map_err(refused)?;
+    let options = RenderOptions {
+        add_generation_prompt: fields.flag("add_generation_prompt")?.unwrap_or(true),
+        tools: tools(fields)?,
+        kwargs: template_kwargs(fields)?,
+    };
+    let segments = template
+        .render(&Value::Array(messages), &options)
+        .map_err(|error| ApiError::template(error.to_string()))?;
+    prepare::encode_segments(model, &segments)
+}
+
+fn tools(fields: &Fields<'_>) -> Result<Option<Value>, ApiError> {
+    let tools: Option<Vec<Map<String, Value>>> = fields.get("tools", "a list of objects")?;
+    match fields.get::<Value>("tool_choice", "a string or an object")? {
+        None => {}
+        Some(Value::String(choice)) if choice == "auto" => {}
+        Some(Value::String(choice)) if choice == "none" => return Ok(None),
+        Some(choice) => {
+            let message = format!("tool_choice is {choice}: only \"auto\" and \"none\" are supported");
+            return Err(ApiError::unsupported("tool_choice", message));
+        }
+    }
+    Ok(tools.filter(|tools| !tools.is_empty()).map(|tools| json!(tools)))
+}
+
+/// Values for the template: `chat_template_kwargs`, and `enable_thinking` by itself as other servers take it.
+fn template_kwargs(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
+    let mut kwargs: Map<String, Value> = fields.get("chat_template_kwargs", "an object")?.unwrap_or_default();
+    if let Some(thinking) = fields.flag("enable_thinking")? {
+        kwargs.insert("enable_thinking".to_owned(), thinking.into());
+    }
+    Ok(kwargs)
+}
+
+/// OpenAI's chat objects.
+struct ChatShape {
+    model: Arc<Model>,
+    scored: bool,
+}
+
+impl ChatShape {
+    fn logprobs(&self, piece: &Piece) -> Value {
+        if self.scored { logprobs::chat(&self.model.tokenizer, &piece.scored) } else { Value::Null }
+    }
+}
+
+impl Shape for ChatShape {
+    fn whole(&self, index: usize, piece: &Piece, reason: FinishReason) -> Value {
+        json!({
+            "index": index,
+            "message": {"role": "assistant", "content": piece.text, "refusal": null},
+            "logprobs": self.logprobs(piece),
+            "finish_reason": finish_reason(reason),
+        })
+    }
+
+    fn begin(&self, index: usize) -> Option<Value> {
+        let delta = json!({"role": "assistant", "content": ""});
+        Some(json!({"index": index, "delta": delta, "logprobs": null, "finish_reason": null}))
+    }
+
+    fn piece(&self, index: usize, piece: &Piece) -> Value {
+        json!({
+            "index": index,
+            "delta": {"content": piece.text},
+            "logprobs": self.logprobs(piece),
+            "finish_reason": null,
+        })
+    }
+
+    fn end(&self, index: usize, reason: FinishReason) -> Value {
+        json!({"index": index, "delta": {}, "logprobs": null, "finish_reason": finish_reason(reason)})
+    }
+}

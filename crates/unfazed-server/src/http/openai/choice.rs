@@ -1,0 +1,202 @@
+//! One sequence from its submission to its end, as its client sees it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::{Stream, StreamExt, stream};
+use unfazed_tokenizer::Detokenizer;
+use unfazed_wire::{FinishReason, Timings, TokenEvent, TokenLogprobs};
+
+use super::super::error::ApiError;
+use super::super::metrics::Metrics;
+use crate::answer::{Piece, Scored, Visible};
+use crate::supervisor::{Sequence, Update};
+
+/// What a choice is made of beside its sequence.
+pub(crate) struct Script {
+    pub(crate) index: usize,
+    pub(crate) prompt_tokens: usize,
+    pub(crate) detokenizer: Detokenizer,
+    pub(crate) stops: Vec<String>,
+    /// The prompt is shown in front of the answer.
+    pub(crate) echo: Option<Echo>,
+    /// Tokens that end the answer and are scored like any other: looked for here, as the engine tells nothing of those
+    /// that it ends an answer at.
+    pub(crate) scored_ends: Vec<u32>,
+}
+
+/// A prompt to be shown.
+pub(crate) struct Echo {
+    pub(crate) text: String,
+    /// Its tokens with the characters before each; scored if log probabilities come.
+    pub(crate) tokens: Vec<(u32, usize)>,
+    /// Log probabilities are asked for.
+    pub(crate) scored: bool,
+}
+
+/// News of a choice. `End` is the last.
+#[derive(Debug)]
+pub(crate) enum News {
+    Piece(Piece),
+    End(FinishReason, Timings),
+}
+
+/// A choice that is being made. Dropping it leaves its sequence.
+pub(crate) struct Choice {
+    pub(crate) index: usize,
+    sequence: Option<Sequence>,
+    visible: Visible,
+    echo: Option<Echo>,
+    prompt_scores: Vec<TokenLogprobs>,
+    scored_ends: Vec<u32>,
+    ready: VecDeque<News>,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+}
+
+/// The front's own times, for answers that end here and not in the engine.
+struct Clock {
+    arrived: Instant,
+    first_token: Option<Instant>,
+    prompt_tokens: usize,
+    tokens: usize,
+}
+
+impl Choice {
+    /// `arrived` is when the request did.
+    pub(crate) fn new(script: Script, sequence: Sequence, arrived: Instant, metrics: Arc<Metrics>) -> Choice {
+        let offset = script.echo.as_ref().map_or(0, |echo| echo.text.chars().count());
+        Choice {
+            index: script.index,
+            sequence: Some(sequence),
+            visible: Visible::new(script.detokenizer, script.stops, offset),
+            echo: script.echo,
+            prompt_scores: Vec::new(),
+            scored_ends: script.scored_ends,
+            ready: VecDeque::new(),
+            clock: Clock { arrived, first_token: None, prompt_tokens: script.prompt_tokens, tokens: 0 },
+            metrics,
+        }
+    }
+
+    /// Everything to the end. An error is the last item too.
+    pub(crate) fn news(self) -> impl Stream<Item = (usize, Result<News, ApiError>)> + Send {
+        let index = self.index;
+        stream::unfold(Some(self), move |choice| async move {
+            let mut choice = choice?;
+            match choice.next().await {
+                Ok(News::End(reason, timings)) => Some(((index, Ok(News::End(reason, timings))), None)),
+                Ok(news) => Some(((index, Ok(news)), Some(choice))),
+                Err(error) => Some(((index, Err(error)), None)),
+            }
+        })
+    }
+
+    async fn next(&mut self) -> Result<News, ApiError> {
+        loop {
+            if let Some(news) = self.ready.pop_front() {
+                return Ok(news);
+            }
+            let update = match &mut self.sequence {
+                Some(sequence) => sequence.next().await,
+                None => None,
+            };
+            match update {
+                Some(Update::PromptLogprobs(tokens)) => self.prompt_scores.extend(tokens),
+                Some(Update::Token(token)) => {
+                    self.show_echo()?;
+                    self.take(token);
+                }
+                Some(Update::Finished(reason, timings)) => {
+                    self.show_echo()?;
+                    let rest = self.visible.finish();
+                    let reason = if self.visible.stopped() { FinishReason::Stop } else { reason };
+                    self.show(rest);
+                    self.end(reason, timings);
+                }
+                Some(Update::Failed(failure)) => return Err(failure.into()),
+                Some(Update::Interrupted(interruption)) => return Err(interruption.into()),
+                // The journal's record is gone without a last word, which no path does.
+                None => return Err(ApiError::internal("the engine's link lost this request")),
+            }
+        }
+    }
+
+    fn take(&mut self, event: TokenEvent) {
+        self.clock.tokens += 1;
+        self.metrics.generated_token();
+        if self.clock.first_token.is_none() {
+            self.clock.first_token = Some(Instant::now());
+            self.metrics.first_token(self.clock.arrived.elapsed());
+        }
+        let ends = self.scored_ends.contains(&event.token);
+        if ends {
+            self.visible.push_end(event.logprobs);
+            let rest = self.visible.finish();
+            self.show(rest);
+        } else {
+            let piece = self.visible.push(event.token, event.logprobs);
+            self.show(piece);
+        }
+        if ends || self.visible.stopped() {
+            self.end(FinishReason::Stop, self.clock.timings());
+        }
+    }
+
+    fn show(&mut self, piece: Piece) {
+        if !piece.is_empty() {
+            self.ready.push_back(News::Piece(piece));
+        }
+    }
+
+    fn end(&mut self, reason: FinishReason, timings: Timings) {
+        self.metrics.finished(&timings);
+        self.ready.push_back(News::End(reason, timings));
+        // An engine that goes on behind a stop string is told to stop now, not when the client has read the answer.
+        self.sequence = None;
+    }
+
+    /// Shows the prompt, once, as soon as it was computed.
+    fn show_echo(&mut self) -> Result<(), ApiError> {
+        let Some(echo) = self.echo.take() else { return Ok(()) };
+        let mut scored = Vec::new();
+        if echo.scored {
+            let scores = std::mem::take(&mut self.prompt_scores);
+            let same = scores.iter().map(|score| score.token).eq(echo
+                .tokens
+                .iter()
+                .skip(1)
+                .map(|(token, _)| *token));
+            if !same {
+                return Err(ApiError::internal("the engine's log probabilities are not those of the prompt"));
+            }
+            let mut tokens = echo.tokens.into_iter();
+            let first =
+                tokens.next().map(|(token, offset)| Scored { token, logprob: None, top: Vec::new(), offset });
+            scored.extend(first);
+            scored.extend(tokens.zip(scores).map(|((token, offset), score)| Scored {
+                token,
+                logprob: Some(score.logprob),
+                top: score.top,
+                offset,
+            }));
+        }
+        self.show(Piece { text: echo.text, scored });
+        Ok(())
+    }
+}
+
+impl Clock {
+    fn timings(&self) -> Timings {
+        let first = self.first_token.unwrap_or(self.arrived);
+        Timings {
+            queue_ms: 0.0,
+            cached_tokens: 0,
+            prompt_tokens: self.prompt_tokens,
+            prompt_ms: (first - self.arrived).as_secs_f64() * 1e3,
+            predicted_tokens: self.tokens,
+            predicted_ms: first.elapsed().as_secs_f64() * 1e3,
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! `POST /v1/completions`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use serde_json::{Value, json};
+use unfazed_tokenizer::SpecialText;
+use unfazed_wire::{FinishReason, Submit};
+
+use super::super::body;
+use super::super::error::ApiError;
+use super::super::router::{App, AppState};
+use super::answer::{Answer, Shape};
+use super::choice::{Choice, Echo, Script};
+use super::fields::Fields;
+use super::logprobs;
+use super::prepare::{self, Wanted};
+use super::prompts::{self, Prompt, Prompts};
+use super::response::{Head, finish_reason};
+use super::settings::{MAX_TOP_LOGPROBS, Settings};
+use crate::answer::Piece;
+use crate::model::Model;
+
+/// `max_tokens` where the request does not say: OpenAI's.
+const DEFAULT_MAX_TOKENS: usize = 16;
+
+/// Handles the request.
+pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+    let arrived = Instant::now();
+    let body = body::read(request.into_body(), app.body_limit, app.receive_timeout).await?;
+    app.engine.check(1)?;
+    let prepared = prepare::off_the_async_threads(&app, move |app| Prepared::new(app, &body)).await?;
+    let Prepared { settings, sequences, prompt_tokens, scored } = prepared;
+    let head = Head::new("cmpl-", "text_completion", &app.model)?;
+    let (submits, scripts): (Vec<_>, Vec<_>) = sequences.into_iter().unzip();
+    let sequences = app.engine.submit(submits)?;
+    let choices = scripts
+        .into_iter()
+        .zip(sequences)
+        .map(|(script, sequence)| Choice::new(script, sequence, arrived, Arc::clone(&app.metrics)));
+    let shape = CompletionShape { model: Arc::clone(&app.model), scored };
+    let answer = Answer { shape, head, choices: choices.collect(), prompt_tokens };
+    if settings.stream {
+        Ok(answer.stream(settings.include_usage, app.keep_alive))
+    } else {
+        answer.whole().await
+    }
+}
+
+/// A request that may be handed to the engine.
+struct Prepared {
+    settings: Settings,
+    sequences: Vec<(Submit, Script)>,
+    prompt_tokens: usize,
+    scored: bool,
+}
+
+impl Prepared {
+    fn new(app: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
+        let model = &app.model;
+        let fields = Fields::parse(body)?;
+        let settings = Settings::read(&fields, model.vocab)?;
+        refuse_unsupported(&fields)?;
+        let logprobs = fields.integer("logprobs", 0..=MAX_TOP_LOGPROBS)?.map(|top| top as u32);
+        let echo = fields.flag("echo")?.unwrap_or(false);
+        let prompts: Option<Prompts> = fields.get("prompt", prompts::EXPECTED)?;
+        let Some(Prompts(prompts)) = prompts else {
+            return Err(ApiError::field(
+                "prompt",
+                format!("prompt is missing: {} is expected", prompts::EXPECTED),
+            ));
+        };
+        prepare::sequences(app, prompts.len(), settings.choices)?;
+        let maker = Maker::new(model, &settings, echo, logprobs);
+        let (mut sequences, mut prompt_tokens) = (Vec::new(), 0);
+        for prompt in prompts {
+            let prompt = Tokens::new(model, prompt)?;
+            prompt_tokens += prompt.tokens.len();
+            for choice in 0..settings.choices {
+                sequences.push(maker.sequence(sequences.len(), choice, &prompt)?);
+            }
+        }
+        Ok(Prepared { settings, sequences, prompt_tokens, scored: logprobs.is_some() })
+    }
+}
+
+/// Fields whose answers would be wrong if they were ignored.
+fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
+    let suffix: Option<String> = fields.get("suffix", "a string")?;
+    if suffix.is_some_and(|suffix| !suffix.is_empty()) {
+        return Err(ApiError::unsupported("suffix", "suffix is not supported"));
+    }
+    match fields.integer("best_of", 0..=u64::MAX)? {
+        None | Some(1) => Ok(()),
+        Some(best_of) => {
+            let message = format!("best_of is {best_of}: only 1 is supported (n gives several choices)");
+            Err(ApiError::unsupported("best_of", message))
+        }
+    }
+}
+
+/// A prompt's tokens, and its text where the client sent text.
+struct Tokens {
+    tokens: Vec<u32>,
+    text: Option<String>,
+    /// The first token is a BOS that is not in the text.
+    bos_added: bool,
+}
+
+impl Tokens {
+    fn new(model: &Model, prompt: Prompt) -> Result<Tokens, ApiError> {
+        let tokenizer = &model.tokenizer;
+        let text = match prompt {
+            Prompt::Tokens(tokens) => return Ok(Tokens { tokens, text: None, bos_added: false }),
+            Prompt::Text(text) => text,
+        };
+        prepare::check_bytes(model, "prompt", text.len())?;
+        let encode = |bos| tokenizer.encode(&text, SpecialText::Parse, bos);
+        let mut tokens = encode(true).map_err(|error| prepare::encoding_error("prompt", &error))?;
+        let mut bos_added = tokens.first().is_some_and(|first| Some(*first) == tokenizer.bos())
+            && !text.starts_with(tokenizer.bos_text());
+        if let (true, Some(bos)) = (tokens.is_empty(), tokenizer.bos().or(tokenizer.eos())) {
+            // Of an empty prompt the model predicts a text's beginning, as OpenAI's API does.
+            tokens.push(bos);
+            bos_added = true;
+        }
+        Ok(Tokens { tokens, text: Some(text), bos_added })
+    }
+
+    /// The prompt as it is shown: a client's own text as it was sent.
+    fn echo(&self, model: &Model, scored: bool) -> Echo {
+        let mut detokenizer = model.tokenizer.detokenizer();
+        let (mut text, mut characters) = (String::new(), 0);
+        let mut tokens = Vec::with_capacity(self.tokens.len());
+        for (at, &token) in self.tokens.iter().enumerate() {
+            tokens.push((token, characters));
+            if at == 0 && self.bos_added {
+                continue;
+            }
+            let piece = detokenizer.push(token);
+            characters += piece.chars().count();
+            text += &piece;
+        }
+        text += &detokenizer.finish();
+        Echo { text: self.text.clone().unwrap_or(text), tokens, scored }
+    }
+}
+
+/// Makes a prompt's sequences.
+struct Maker<'a> {
+    model: &'a Model,
+    settings: &'a Settings,
+    wanted: Wanted,
+    echo: bool,
+    scored_ends: Vec<u32>,
+}
+
+impl<'a> Maker<'a> {
+    fn new(model: &'a Model, settings: &'a Settings, echo: bool, logprobs: Option<u32>) -> Maker<'a> {
+        let ends = if settings.ignore_eos { Vec::new() } else { model.tokenizer.end_tokens().to_vec() };
+        // Evaluation harnesses echo with one token more than they need and drop its entry, so there must be one, even
+        // if the token ends the text.
+        let (stop_tokens, scored_ends) =
+            if echo && logprobs.is_some() { (Vec::new(), ends) } else { (ends, Vec::new()) };
+        let wanted = Wanted {
+            default_max_tokens: DEFAULT_MAX_TOKENS,
+            logprobs,
+            prompt_logprobs: logprobs.filter(|_| echo),
+            stop_tokens,
+        };
+        Maker { model, settings, wanted, echo, scored_ends }
+    }
+
+    fn sequence(&self, index: usize, choice: usize, prompt: &Tokens) -> Result<(Submit, Script), ApiError> {
+        let submit =
+            prepare::submit(self.model, "prompt", &prompt.tokens, choice, self.settings, &self.wanted)?;
+        let script = Script {
+            index,
+            prompt_tokens: prompt.tokens.len(),
+            detokenizer: self.model.tokenizer.continuing_detokenizer(),
+            stops: self.settings.stops.clone(),
+            echo: self.echo.then(|| prompt.echo(self.model, self.wanted.logprobs.is_some())),
+            scored_ends: self.scored_ends.clone(),
+        };
+        Ok((submit, script))
+    }
+}
+
+/// OpenAI's completion objects.
+struct CompletionShape {
+    model: Arc<Model>,
+    scored: bool,
+}
+
+impl CompletionShape {
+    fn choice(&self, index: usize, piece: &Piece, reason: Option<FinishReason>) -> Value {
+        let logprobs = if self.scored {
+            logprobs::completion(&self.model.tokenizer, &piece.scored)
+        } else {
+            Value::Null
+        };
+        json!({
+            "index": index,
+            "text": piece.text,
+            "logprobs": logprobs,
+            "finish_reason": reason.map(finish_reason),
+        })
+    }
+}
+
+impl Shape for CompletionShape {
+    fn whole(&self, index: usize, piece: &Piece, reason: FinishReason) -> Value {
+        self.choice(index, piece, Some(reason))
+    }
+
+    fn begin(&self, _index: usize) -> Option<Value> {
+        None
+    }
+
+    fn piece(&self, index: usize, piece: &Piece) -> Value {
+        self.choice(index, piece, None)
+    }
+
+    fn end(&self, index: usize, reason: FinishReason) -> Value {
+        json!({"index": index, "text": "", "logprobs": null, "finish_reason": finish_reason(reason)})
+    }
+}

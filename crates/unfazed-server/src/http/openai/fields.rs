@@ -1,0 +1,176 @@
+//! A request's fields, read one by one, so that every error names its field and its value. Fields that nobody asks for
+//! are ignored, as OpenAI's clients expect of servers that are not OpenAI's, and never take memory.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use super::super::error::ApiError;
+
+/// Most fields of a request that are looked at.
+const MAX_FIELDS: usize = 1000;
+/// Most characters of a value in an error.
+const SHOWN: usize = 60;
+
+/// The fields of a request's body, not parsed yet.
+#[derive(Debug)]
+pub(crate) struct Fields<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'a> Fields<'a> {
+    /// Reads a body: one JSON object.
+    pub(crate) fn parse(body: &'a [u8]) -> Result<Fields<'a>, ApiError> {
+        serde_json::from_slice(body).map_err(|error| {
+            // serde_json ends its message with line and column.
+            ApiError::malformed(format!("the body is not a JSON object that can be read: {error}"))
+        })
+    }
+
+    /// The raw text of a field; `null` is as good as absent.
+    fn raw(&self, name: &str) -> Option<&'a str> {
+        // The last one counts, as in every JSON library.
+        let value = self.0.iter().rev().find(|(known, _)| known == name)?.1.get();
+        (value != "null").then_some(value)
+    }
+
+    /// A field of any type. `expected` completes the sentence "... is expected".
+    pub(crate) fn get<T: DeserializeOwned>(&self, name: &str, expected: &str) -> Result<Option<T>, ApiError> {
+        let Some(raw) = self.raw(name) else { return Ok(None) };
+        match serde_json::from_str(raw) {
+            Ok(value) => Ok(Some(value)),
+            Err(_) => Err(unexpected(name, raw, expected)),
+        }
+    }
+
+    /// Whether a field is there and not `null`.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.raw(name).is_some()
+    }
+
+    /// A field that is true or false.
+    pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>, ApiError> {
+        self.get(name, "true or false")
+    }
+
+    /// A number within a range.
+    pub(crate) fn number(&self, name: &str, range: RangeInclusive<f32>) -> Result<Option<f32>, ApiError> {
+        let expected = format!("a number from {} to {}", range.start(), range.end());
+        self.within(name, &range, &expected)
+    }
+
+    /// A whole number within a range.
+    pub(crate) fn integer(&self, name: &str, range: RangeInclusive<u64>) -> Result<Option<u64>, ApiError> {
+        let expected = match *range.end() {
+            u64::MAX => format!("a whole number of at least {}", range.start()),
+            end => format!("a whole number from {} to {end}", range.start()),
+        };
+        self.within(name, &range, &expected)
+    }
+
+    fn within<T: DeserializeOwned + PartialOrd>(
+        &self,
+        name: &str,
+        range: &RangeInclusive<T>,
+        expected: &str,
+    ) -> Result<Option<T>, ApiError> {
+        let value: Option<T> = self.get(name, expected)?;
+        match (value, self.raw(name)) {
+            (Some(value), Some(raw)) if !range.contains(&value) => Err(unexpected(name, raw, expected)),
+            (value, _) => Ok(value),
+        }
+    }
+}
+
+/// The error for a value that is not what its field takes.
+pub(crate) fn unexpected(name: &str, value: &str, expected: &str) -> ApiError {
+    let mut shown: String = value.chars().take(SHOWN).collect();
+    if shown.len() < value.len() {
+        shown.push_str("...");
+    }
+    ApiError::field(name, format!("{name} is {shown}: {expected} is expected"))
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Fields<'a>, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Vec<(String, &'de RawValue)>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut fields = Vec::new();
+                while fields.len() < MAX_FIELDS {
+                    match map.next_entry()? {
+                        Some(field) => fields.push(field),
+                        None => return Ok(fields),
+                    }
+                }
+                match map.next_entry::<IgnoredAny, IgnoredAny>()? {
+                    None => Ok(fields),
+                    Some(_) => Err(serde::de::Error::custom(format!("more than {MAX_FIELDS} fields"))),
+                }
+            }
+        }
+        deserializer.deserialize_map(Object).map(Fields)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn message(error: &ApiError) -> String {
+        error.body()["error"]["message"].as_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn an_error_names_the_field_the_value_and_what_would_pass() {
+        let fields = Fields::parse(br#"{"temperature": "hot", "n": -1, "top_p": 3, "stream": 1}"#).unwrap();
+        let error = fields.number("temperature", 0.0..=2.0).unwrap_err();
+        assert_eq!(message(&error), "temperature is \"hot\": a number from 0 to 2 is expected");
+        assert_eq!(error.body()["error"]["param"], "temperature");
+        assert_eq!(
+            message(&fields.integer("n", 1..=8).unwrap_err()),
+            "n is -1: a whole number from 1 to 8 is expected"
+        );
+        assert!(fields.number("top_p", 0.0..=1.0).is_err());
+        assert!(fields.flag("stream").is_err());
+    }
+
+    #[test]
+    fn null_is_absent_whole_numbers_are_numbers_and_the_last_of_a_field_counts() {
+        let fields = Fields::parse(br#"{"a": null, "b": 1, "b": 2}"#).unwrap();
+        assert!(!fields.has("a"));
+        assert_eq!(fields.number("b", 0.0..=9.0).unwrap(), Some(2.0));
+    }
+
+    #[test]
+    fn a_malformed_body_is_refused_with_line_and_column() {
+        let error = Fields::parse(b"{\"a\": 1,\n \"b\" 2}").unwrap_err();
+        assert!(message(&error).contains("line 2 column 6"), "{}", message(&error));
+        assert!(message(&Fields::parse(b"[]").unwrap_err()).contains("a JSON object"));
+        assert!(Fields::parse(b"{}{}").is_err());
+    }
+
+    #[test]
+    fn a_body_of_countless_fields_is_refused() {
+        let body = format!("{{{}\"b\":1}}", "\"a\":1,".repeat(MAX_FIELDS));
+        assert!(message(&Fields::parse(body.as_bytes()).unwrap_err()).contains("more than 1000 fields"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_body_panics(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(fields) = Fields::parse(&body) {
+                let _ = fields.get::<serde_json::Value>("", "anything");
+            }
+        }
+    }
+}

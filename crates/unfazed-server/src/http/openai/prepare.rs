@@ -1,0 +1,112 @@
+//! From a request to sequences: tokens counted against the context, settings made into what the engine takes.
+
+use std::sync::Arc;
+
+use unfazed_tokenizer::{Segment, TokenizerError};
+use unfazed_wire::{RequestId, Sampling, Submit};
+
+use super::super::error::ApiError;
+use super::super::router::{App, AppState};
+use super::settings::Settings;
+use crate::model::Model;
+
+/// Runs what may take long (parsing, templates, tokenising) on a thread that may block. Only so many run at a time; a
+/// client that leaves gives up its turn, and one whose turn has come keeps it to the end.
+pub(crate) async fn off_the_async_threads<T: Send + 'static>(
+    app: &App,
+    work: impl FnOnce(&AppState) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let turn = Arc::clone(&app.preparing).acquire_owned().await.map_err(|_| ApiError::shutting_down())?;
+    let app = Arc::clone(app);
+    let task = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        work(&app)
+    });
+    task.await.map_err(|error| {
+        tracing::error!(%error, "preparing a request failed");
+        ApiError::internal("the server failed to prepare this request; its log has the cause")
+    })?
+}
+
+/// Tokens of a rendered chat.
+pub(crate) fn encode_segments(model: &Model, segments: &[Segment<'_>]) -> Result<Vec<u32>, ApiError> {
+    let bytes = segments.iter().map(|segment| segment.text.len()).sum();
+    check_bytes(model, "messages", bytes)?;
+    let tokens = model.tokenizer.encode_segments(segments);
+    tokens.map_err(|error| encoding_error("messages", &error))
+}
+
+/// Refuses a text that has more bytes than the longest prompt could have, before it is tokenised.
+pub(crate) fn check_bytes(model: &Model, param: &str, bytes: usize) -> Result<(), ApiError> {
+    let limit = model.prompt_bytes_limit();
+    if bytes > limit { Err(ApiError::too_long_text(param, bytes, limit, model.context)) } else { Ok(()) }
+}
+
+/// A tokenizer's error as an answer: most are about the client's text.
+pub(crate) fn encoding_error(param: &str, error: &TokenizerError) -> ApiError {
+    match error {
+        TokenizerError::TextTooLong { .. } | TokenizerError::Inexpressible(_) => {
+            ApiError::field(param, format!("{param}: {error}"))
+        }
+        _ => ApiError::internal(format!("the prompt cannot be tokenised: {error}")),
+    }
+}
+
+/// How many sequences a request is, refused if that is more than the server can ever hold.
+pub(crate) fn sequences(app: &AppState, prompts: usize, choices: usize) -> Result<usize, ApiError> {
+    let sequences = prompts.saturating_mul(choices);
+    let capacity = app.engine.capacity();
+    if sequences <= capacity {
+        return Ok(sequences);
+    }
+    let message = format!(
+        "{prompts} prompts with n {choices} are {sequences} sequences: this server holds at most {capacity}"
+    );
+    Err(ApiError::field("n", message))
+}
+
+/// What a sequence is made of beside its settings.
+pub(crate) struct Wanted {
+    /// Most tokens where the request does not say.
+    pub(crate) default_max_tokens: usize,
+    /// Log probabilities of this many tokens at each generated position.
+    pub(crate) logprobs: Option<u32>,
+    /// The same at each position of the prompt.
+    pub(crate) prompt_logprobs: Option<u32>,
+    /// Tokens at which the engine ends the answer.
+    pub(crate) stop_tokens: Vec<u32>,
+}
+
+/// The sequence of one choice, or a refusal if the prompt leaves no room. `max_tokens` is lowered to the room there is.
+pub(crate) fn submit(
+    model: &Model,
+    param: &str,
+    prompt: &[u32],
+    choice: usize,
+    settings: &Settings,
+    wanted: &Wanted,
+) -> Result<Submit, ApiError> {
+    let max_tokens = settings.max_tokens.unwrap_or(wanted.default_max_tokens);
+    if prompt.is_empty() {
+        return Err(ApiError::field(param, format!("{param} has no tokens: at least one is needed")));
+    }
+    if let Some(token) = prompt.iter().find(|token| **token as usize >= model.vocab) {
+        let message =
+            format!("{param} has the token id {token}: those of this model are below {}", model.vocab);
+        return Err(ApiError::field(param, message));
+    }
+    let room = model.context.saturating_sub(prompt.len());
+    if prompt.len() > model.context || (room == 0 && max_tokens > 0) {
+        return Err(ApiError::too_long(param, prompt.len(), model.context));
+    }
+    Ok(Submit {
+        // The engine's side of the server numbers it.
+        request: RequestId(0),
+        prompt: prompt.to_vec(),
+        max_tokens: max_tokens.min(room),
+        sampling: Sampling { choice: u32::try_from(choice).unwrap_or(u32::MAX), ..settings.sampling.clone() },
+        stop_tokens: wanted.stop_tokens.clone(),
+        logprobs: wanted.logprobs,
+        prompt_logprobs: wanted.prompt_logprobs,
+    })
+}

@@ -1,0 +1,240 @@
+//! The entry point: binds, starts the engine, serves, drains.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::sync::watch;
+use unfazed_formats::{ByteSource, Checkpoint};
+use unfazed_plan::{PAGE_TOKENS, Plan};
+use unfazed_wire::{ReadyInfo, Start};
+
+use crate::events::{EffectiveSettings, Event, EventSink, Partition, Ready};
+use crate::http::metrics::{Metrics, UPKEEP_EVERY};
+use crate::http::router::{AppState, router};
+use crate::http::{ApiKeys, Callers, listener};
+use crate::model::Model;
+use crate::supervisor::{Engine, Fatal, Keeper, Launch, Orders, Phase};
+use crate::{ServeOptions, ServerError};
+
+/// How long an engine may take to end in good order before it is killed. It has nothing to save.
+const ENGINE_END: Duration = Duration::from_secs(2);
+
+/// Serves a model until `shutdown` resolves, and then until running requests have ended or `options.drain` is over.
+/// Needs a tokio runtime with time and I/O.
+///
+/// # Errors
+///
+/// Whatever keeps the server from starting, and what ends it for good: a model that cannot be loaded (also by a later
+/// engine), an engine of another build, an engine that never gets ready. A dying engine is no error: another is started.
+pub async fn serve(
+    options: ServeOptions,
+    checkpoint: Checkpoint,
+    plan: Plan,
+    launch: impl Launch,
+    events: EventSink,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), ServerError> {
+    let (socket, address) = bind(&options).await?;
+    events(Event::Listening { host: address.ip().to_string(), port: address.port() });
+    let callers = Callers::new(&options, address.ip())?;
+    let metrics = Metrics::new().map_err(|error| ServerError::System {
+        what: "the metrics cannot be set up",
+        source: std::io::Error::other(error),
+    })?;
+    let metrics = Arc::new(metrics);
+    metrics.kv_pages(plan.pages);
+    let engine = Engine::new(plan.parallel.saturating_add(options.max_queue), Arc::clone(&metrics));
+    let ready = ready_event(&options, &checkpoint, &plan, address);
+    // Tokenizer and template are built while the engine begins to load.
+    let model_id = options.model_id.clone();
+    let (start, plan_for_model) = (start_message(&options, &checkpoint, &plan), plan);
+    let (checkpoint, model) = tokio::task::spawn_blocking(move || {
+        let model = Model::new(model_id, &checkpoint, &plan_for_model);
+        (checkpoint, model)
+    })
+    .await
+    .map_err(|error| ServerError::Tokenizer(format!("building the tokenizer failed: {error}")))?;
+    let orders = Orders {
+        launch: Box::new(launch),
+        start,
+        files: checkpoint.files,
+        model: options.model_id.clone(),
+        events: Arc::clone(&events),
+        ready,
+        metrics: Arc::clone(&metrics),
+    };
+    let app = Arc::new(AppState {
+        engine: engine.clone(),
+        model: Arc::new(model?),
+        metrics: Arc::clone(&metrics),
+        keys: ApiKeys::new(options.api_keys.clone()),
+        callers,
+        body_limit: options.body_limit,
+        receive_timeout: options.receive_timeout,
+        keep_alive: options.keep_alive,
+        preparing: Arc::new(Semaphore::new(unfazed_host::cores())),
+    });
+    let keeper = Keeper::start(&engine, orders)
+        .map_err(|source| ServerError::System { what: "the keeper's thread cannot be started", source })?;
+    let result = run(&options, app, socket, &engine, &metrics, &events, shutdown).await;
+    end_engine(&engine, keeper).await;
+    result.map(|unfinished_requests| events(Event::Shutdown { unfinished_requests }))
+}
+
+/// Serves until the end and returns how many sequences were ended unfinished.
+async fn run(
+    options: &ServeOptions,
+    app: Arc<AppState>,
+    socket: TcpListener,
+    engine: &Engine,
+    metrics: &Metrics,
+    events: &EventSink,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<usize, ServerError> {
+    let (end, ended) = watch::channel(false);
+    let mut stop = ended.clone();
+    let routes = router(app, options.cors.as_ref());
+    let http = tokio::spawn(listener::serve(socket, routes, options.receive_timeout, async move {
+        // A sender that is gone means that this function was cancelled: the listener ends too.
+        let _ = stop.wait_for(|end| *end).await;
+    }));
+    let mut phase = engine.phase();
+    let result = tokio::select! {
+        () = shutdown => Ok(drain(options, engine, events).await),
+        fatal = fatal(&mut phase) => {
+            engine.drain();
+            engine.interrupt_all();
+            Err(fatal)
+        }
+        () = upkeep(metrics) => Ok(0),
+    };
+    end.send_replace(true);
+    if let Err(error) = http.await {
+        tracing::error!(%error, "the listener failed");
+    }
+    result
+}
+
+/// Lets running requests end, for so long.
+async fn drain(options: &ServeOptions, engine: &Engine, events: &EventSink) -> usize {
+    let requests = engine.drain();
+    let limit_ms = u64::try_from(options.drain.as_millis()).unwrap_or(u64::MAX);
+    events(Event::Draining { requests, limit_ms });
+    if tokio::time::timeout(options.drain, engine.idle()).await.is_ok() {
+        return 0;
+    }
+    engine.interrupt_all()
+}
+
+/// Resolves once no engine will ever be ready.
+async fn fatal(phase: &mut watch::Receiver<Phase>) -> ServerError {
+    let failed = phase.wait_for(|phase| matches!(phase, Phase::Failed(_) | Phase::Stopped)).await;
+    match failed.as_deref() {
+        Ok(Phase::Failed(Fatal::Load(message))) => ServerError::Load(message.clone()),
+        Ok(Phase::Failed(Fatal::Build(engine))) => {
+            ServerError::Build { front: unfazed_wire::BUILD_ID.to_owned(), engine: engine.clone() }
+        }
+        Ok(Phase::Failed(Fatal::NeverReady(attempts, exit))) => {
+            ServerError::NeverReady { attempts: *attempts, exit: exit.clone() }
+        }
+        // Nothing stops the engine while the server runs.
+        Ok(_) | Err(_) => ServerError::NeverReady { attempts: 0, exit: "an order to stop".to_owned() },
+    }
+}
+
+/// Never resolves.
+async fn upkeep(metrics: &Metrics) {
+    let mut clock = tokio::time::interval(UPKEEP_EVERY);
+    loop {
+        clock.tick().await;
+        metrics.upkeep();
+    }
+}
+
+/// Ends the engine: by a word, then by force. The keeper's thread is joined away from the async threads.
+async fn end_engine(engine: &Engine, keeper: Keeper) {
+    let mut phase = engine.phase();
+    engine.stop();
+    let stopped = phase.wait_for(|phase| matches!(phase, Phase::Stopped | Phase::Failed(_)));
+    if tokio::time::timeout(ENGINE_END, stopped).await.is_err() {
+        tracing::warn!("the engine does not end by itself and is killed");
+    }
+    if let Err(error) = tokio::task::spawn_blocking(move || drop(keeper)).await {
+        tracing::error!(%error, "the engine's keeper cannot be joined");
+    }
+}
+
+async fn bind(options: &ServeOptions) -> Result<(TcpListener, SocketAddr), ServerError> {
+    let host = options.host.trim_start_matches('[').trim_end_matches(']');
+    let failed = |source| ServerError::Bind { address: format!("{}:{}", options.host, options.port), source };
+    let listener = TcpListener::bind((host, options.port)).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
+fn start_message(options: &ServeOptions, checkpoint: &Checkpoint, plan: &Plan) -> Start {
+    Start {
+        files: checkpoint.files.iter().map(|file| file.name().to_owned()).collect(),
+        context: plan.context.0,
+        parallel: plan.parallel,
+        pages: plan.pages,
+        page_tokens: PAGE_TOKENS,
+        chunk: plan.chunk.0,
+        threads: plan.threads,
+        isa: options.isa.clone(),
+    }
+}
+
+/// What makes the `ready` event once the engine says what it is.
+fn ready_event(
+    options: &ServeOptions,
+    checkpoint: &Checkpoint,
+    plan: &Plan,
+    address: SocketAddr,
+) -> Box<dyn Fn(&ReadyInfo) -> Event + Send> {
+    let (plan, layers) = (plan.clone(), checkpoint.config.layers);
+    let (model, max_queue, api_key) =
+        (options.model_id.clone(), options.max_queue, !options.api_keys.is_empty());
+    Box::new(move |info| {
+        let gb = |bytes: u64| bytes as f64 / 1e9;
+        let (weights, kv) = (gb(info.weight_bytes), gb(info.kv_bytes));
+        let required = weights + kv + gb(plan.scratch_bytes.0);
+        let system = unfazed_host::memory().map_or(0.0, |memory| gb(memory.total));
+        Event::Ready(Box::new(Ready {
+            port: address.port(),
+            host: address.ip().to_string(),
+            model: model.clone(),
+            engine: "cpu",
+            vision: false,
+            partition: Partition {
+                strategy: "cpu",
+                overcommit_ratio: if system > 0.0 { required / system } else { 0.0 },
+                model_weight_gb: weights,
+                kv_cache_gb: kv,
+                total_required_gb: required,
+                system_ram_gb: system,
+                gpu_layers: 0,
+                cpu_layers: layers,
+                total_layers: layers,
+                estimated_tok_s: None,
+            },
+            settings: EffectiveSettings {
+                context: plan.context.0,
+                parallel: plan.parallel,
+                chunk: plan.chunk.0,
+                threads: info.threads,
+                isa: info.isa.clone(),
+                kv_pages: plan.pages,
+                page_tokens: PAGE_TOKENS,
+                max_queue,
+                api_key,
+            },
+            load_ms: info.load_ms,
+            notes: plan.notes.clone(),
+        }))
+    })
+}
