@@ -131,12 +131,11 @@ impl Checkpoint {
 
     /// Reads the headers of a model's open files, in the order of [`Checkpoint::open_files`].
     pub fn read(files: Vec<FileSource>) -> Result<Checkpoint, FormatError> {
-        let checkpoint = if files.iter().any(|file| file.name() == huggingface::CONFIG) {
+        if files.iter().any(|file| file.name() == huggingface::CONFIG) {
             read_huggingface(files)
         } else {
             read_gguf(files)
-        }?;
-        Ok(checkpoint)
+        }
     }
 }
 
@@ -196,14 +195,11 @@ fn read_gguf(files: Vec<FileSource>) -> Result<Checkpoint, FormatError> {
     for (file, header) in files.iter().zip(headers) {
         table.add(file.name(), header.tensors)?;
     }
-    let factors = match table.tensors.get(gguf::ROPE_FACTORS) {
-        Some(tensor) => match files.get(tensor.extent.file.0 as usize) {
-            Some(file) => Some(gguf::rope_factors(file, tensor)?),
-            None => None,
-        },
-        None => None,
-    };
-    let config = gguf::model_config(&metadata, |name| table.tensors.get(name), factors)?;
+    let factors = table.tensors.get(gguf::ROPE_FACTORS).and_then(|tensor| {
+        let file = files.get(tensor.extent.file.0 as usize)?;
+        Some(gguf::rope_factors(file, tensor))
+    });
+    let config = gguf::model_config(&metadata, |name| table.tensors.get(name), factors.transpose()?)?;
     let tokenizer = gguf::tokenizer(&metadata, config.vocab)?;
     let stem = PartName::parse(&file_name).map(|part| part.stem);
     let stem = stem.unwrap_or_else(|| file_name.trim_end_matches(".gguf").to_owned());

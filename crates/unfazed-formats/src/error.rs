@@ -54,7 +54,7 @@ pub enum FormatError {
 
 impl FormatError {
     pub(crate) fn io(file: &str, field: impl fmt::Display, source: std::io::Error) -> FormatError {
-        FormatError::Io { file: file.to_owned(), field: field.to_string(), source }
+        FormatError::Io { file: file.to_owned(), field: shortened(&field.to_string()), source }
     }
 
     pub(crate) fn invalid(
@@ -72,7 +72,11 @@ impl FormatError {
     }
 
     pub(crate) fn missing(file: &str, field: impl fmt::Display, reason: impl Into<String>) -> FormatError {
-        FormatError::Missing { file: file.to_owned(), field: field.to_string(), reason: reason.into() }
+        FormatError::Missing {
+            file: file.to_owned(),
+            field: shortened(&field.to_string()),
+            reason: reason.into(),
+        }
     }
 
     pub(crate) fn unsupported(

@@ -52,7 +52,7 @@ fn parts_that_do_not_belong_together_are_refused() {
     let moved = folder.path().join("alone.gguf");
     fs::copy(&paths[0], &moved).unwrap();
     assert!(
-        refusal(&moved).contains("alone.gguf: split.count is 3: 1 files were given"),
+        refusal(&moved).contains("alone.gguf: split.count is 3: but files given: 1;"),
         "{}",
         refusal(&moved)
     );

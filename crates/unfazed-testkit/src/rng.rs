@@ -42,3 +42,18 @@ impl Rng {
         self.uniform(-edge, edge)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Rng;
+
+    /// What a seed means may not change: models that were measured are made again from it.
+    #[test]
+    fn a_seed_means_the_same_numbers_for_ever() {
+        let word = |seed, label, number| Rng::new(seed, label, number).word();
+        assert_eq!(word(1, "blk.0.attn_q.weight", 0), 4_911_121_121_722_322_178);
+        assert_ne!(word(1, "blk.0.attn_q.weight", 0), word(1, "blk.0.attn_q.weight", 1));
+        assert_ne!(word(1, "blk.0.attn_q.weight", 0), word(1, "blk.0.attn_k.weight", 0));
+        assert_ne!(word(1, "blk.0.attn_q.weight", 0), word(2, "blk.0.attn_q.weight", 0));
+    }
+}

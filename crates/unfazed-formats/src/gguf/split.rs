@@ -48,8 +48,7 @@ fn five_digits(text: &str) -> Option<(&str, u32)> {
 pub fn check_parts(headers: &[Header]) -> Result<(), FormatError> {
     let Some(first) = headers.first() else { return Ok(()) };
     let parts = headers.len() as u64;
-    let single = parts == 1 && first.metadata.get(COUNT).is_none();
-    if single {
+    if parts == 1 && first.metadata.u64(COUNT)?.is_none_or(|count| count <= 1) {
         return Ok(());
     }
     let mut tensors = 0u64;
@@ -59,7 +58,7 @@ pub fn check_parts(headers: &[Header]) -> Result<(), FormatError> {
         let count = metadata.u64(COUNT)?.ok_or_else(|| metadata.missing(COUNT, reason))?;
         if count != parts {
             let reason = format!(
-                "{parts} files were given; keep the parts in one folder under the names NAME-00001-of-{count:05}.gguf"
+                "but files given: {parts}; keep all parts in one folder under the names NAME-00001-of-{count:05}.gguf"
             );
             return Err(metadata.invalid(COUNT, reason));
         }

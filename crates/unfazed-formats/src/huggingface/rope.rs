@@ -13,17 +13,14 @@ pub(super) fn rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, Forma
     }
     // Newer configurations keep the base and the scaling in one object, older ones apart.
     let parameters = fields.object("rope_parameters")?;
-    let scaling_fields = match &parameters {
-        Some(parameters) => Some(parameters.clone()),
-        None => fields.object("rope_scaling")?,
-    };
-    let theta = match &parameters {
-        Some(parameters) => parameters.f32("rope_theta")?,
-        None => None,
-    };
+    let theta = parameters.as_ref().map(|parameters| parameters.f32("rope_theta")).transpose()?.flatten();
     let base = match theta {
         Some(theta) => theta,
         None => fields.f32("rope_theta")?.unwrap_or(THETA_DEFAULT),
+    };
+    let scaling_fields = match parameters {
+        Some(parameters) => Some(parameters),
+        None => fields.object("rope_scaling")?,
     };
     let scaling = match scaling_fields {
         Some(scaling) => scaling_of(&scaling, base, head_dim)?,
