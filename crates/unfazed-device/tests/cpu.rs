@@ -14,7 +14,7 @@ const NARROW: ExpertConfig = ExpertConfig { count: 5, used: 2, feed_forward: 96,
 fn models() -> Vec<Model> {
     vec![
         Model::new(config(256, [4, 2, 64], 0, Some(EXPERTS)), Formats(Q4_K, Q4_0, Q6_K, Q8_0)),
-        Model::new(config(96, [6, 2, 24], 0, Some(NARROW)), Formats(Q8_0, Q5_0, Q5_1, F16)),
+        Model::new(config(96, [4, 2, 24], 0, Some(NARROW)), Formats(Q8_0, Q5_0, Q5_1, F16)),
         Model::new(config(256, [3, 3, 32], 512, None), Formats(F32, Q4_K, Q4_0, BF16)),
         Model::new(config(64, [2, 1, 32], 352, None), Formats(Q4_0, F16, Q8_0, Q4_0)),
     ]
@@ -35,10 +35,10 @@ fn error(got: &[f32], truth: &[Vec<f64>]) -> f64 {
 #[test]
 fn float_activations_agree_with_plain_f64() {
     for model in models() {
-        let tokens = tokens(70, 0);
+        let tokens = tokens(50, 0);
         let truth = model.plain(&tokens);
         for isa in isas() {
-            let got = model.device(isa, 2, 70, true).sequence(&tokens, 70, &scattered());
+            let got = model.device(isa, 2, 50, true).sequence(&tokens, 50, &scattered());
             let error = error(&got, &truth);
             assert!(error < 1e-4, "{:?} {error}", model.config);
         }
@@ -50,27 +50,32 @@ fn rounded_activations_stay_near_plain_f64() {
     // A rounded activation may tip the choice of an expert, so these have none, or use all.
     let all = ExpertConfig { used: 5, ..NARROW };
     for model in [
-        Model::new(config(96, [6, 2, 24], 0, Some(all)), Formats(Q8_0, Q5_0, Q5_1, F16)),
+        Model::new(config(96, [4, 2, 24], 0, Some(all)), Formats(Q8_0, Q5_0, Q5_1, F16)),
         Model::new(config(256, [4, 2, 64], 512, None), Formats(Q4_K, Q4_0, Q6_K, Q8_0)),
     ] {
         let tokens = tokens(70, 0);
         let got = model.device(Isa::best(), 2, 70, false).sequence(&tokens, 70, &scattered());
         let error = error(&got, &model.plain(&tokens));
-        assert!(error < 0.03, "{:?} {error}", model.config);
+        assert!(error < 0.05, "{:?} {error}", model.config);
     }
 }
 
 #[test]
 fn bits_do_not_depend_on_instruction_set_threads_or_chunk() {
     for model in models() {
-        let tokens = tokens(150, 0);
-        let expected = model.device(Isa::Reference, 1, 150, false).sequence(&tokens, 150, &scattered());
+        let tokens = tokens(75, 0);
+        let expected = model.device(Isa::Reference, 1, 75, false).sequence(&tokens, 75, &scattered());
         assert!(expected.iter().all(|x| x.is_finite()));
         for isa in isas() {
-            for (threads, chunk) in [(1, 7), (2, 1), (2, 64), (3, 150), (3, 5)] {
-                let mut device = model.device(isa, threads, chunk, false);
+            // The reference is slow.
+            let divisions: &[(usize, usize)] = match isa {
+                Isa::Reference => &[(3, 5)],
+                _ => &[(1, 7), (2, 1), (2, 64), (3, 75), (3, 5)],
+            };
+            for (threads, chunk) in divisions {
+                let mut device = model.device(isa, *threads, *chunk, false);
                 let order: Vec<PageId> = scattered().into_iter().rev().collect();
-                let got = device.sequence(&tokens, chunk, &order);
+                let got = device.sequence(&tokens, *chunk, &order);
                 assert!(bits(&got) == bits(&expected), "{} {threads} {chunk}", isa.name());
             }
         }
@@ -167,7 +172,7 @@ fn batches_that_the_device_was_not_laid_out_for_are_refused() {
     refused(&mut device, rows(0, 0, &[83], true), &one, "token 83");
     refused(&mut device, rows(1, 0, &[1], true), &one, "sequence 1 of 1");
     refused(&mut device, rows(0, 32, &[1], true), &one, "has 2 pages, 3 are needed");
-    refused(&mut device, rows(0, usize::MAX, &[1, 2], true), &one, "position");
+    refused(&mut device, rows(0, usize::MAX, &[1], true), &one, "position");
     refused(&mut device, rows(0, 0, &[1], true), &[pages(&[PAGES as u32])], "page 80 of 80");
     let gap = [rows(0, 0, &[1], true), rows(0, 2, &[1], true)].concat();
     refused(&mut device, gap, &one, "from position 0 to 2");
