@@ -10,7 +10,7 @@
 //!               [columns / 32][rows]     = -8, -16, -128 times the sum of the 32 quants (Q4_0, Q5_0, Q8_0)
 //!               [columns / 32][rows][2]  = -32 times the sums of 16 (Q6_K)
 //! sums     f32  [columns / 32][rows]     sums of 32 quants (Q4_1, Q5_1)
-//! pairs    i16  [columns / 256][rows][8] sums of 32 quants (Q4_K, Q5_K)
+//! pairs    i32  [columns / 256][rows][4] sums of 32 quants, two of 16 bits each, the first low (Q4_K, Q5_K)
 //! floats   f32  [rows][columns]
 //! ```
 
@@ -35,7 +35,7 @@ pub struct Tile {
     scales: Vec<f32>,
     starts: Vec<i32>,
     sums: Vec<f32>,
-    pairs: Vec<i16>,
+    pairs: Vec<i32>,
     floats: Vec<f32>,
 }
 
@@ -50,7 +50,7 @@ enum Sums {
     Starts16(i32),
     /// Sums of 32 as f32.
     Float,
-    /// Sums of 32 as i16.
+    /// Sums of 32 as pairs of i16.
     Pairs,
 }
 
@@ -123,7 +123,7 @@ impl Tile {
             Sums::Start(_) => grow(&mut self.starts, groups),
             Sums::Starts16(_) => grow(&mut self.starts, 2 * groups),
             Sums::Float => grow(&mut self.sums, groups),
-            Sums::Pairs => grow(&mut self.pairs, groups),
+            Sums::Pairs => grow(&mut self.pairs, groups / 2),
         }
         for (i, &row) in indices.iter().enumerate() {
             let (quants, scales) = rows.quantised(row);
@@ -173,9 +173,9 @@ impl Tile {
         part(&self.sums, group, self.rows)
     }
 
-    /// The sums of 32 quants of superblock `block`, eight a row. Empty but for the K formats with minimums.
+    /// The sums of 32 quants of superblock `block`, eight a row in pairs. Empty but for the K formats with minimums.
     #[inline(always)]
-    pub(crate) fn pairs(&self, block: usize) -> &[[i16; 8]] {
+    pub(crate) fn pairs(&self, block: usize) -> &[[i32; 4]] {
         part(self.pairs.as_chunks().0, block, self.rows)
     }
 
@@ -229,7 +229,11 @@ impl Kernel for Gather<'_> {
                     tile.starts[2 * at + 1] = offset * high;
                 }
                 Sums::Float => tile.sums[at] = (low + high) as f32,
-                Sums::Pairs => tile.pairs[(group / 8 * m + row) * 8 + group % 8] = (low + high) as i16,
+                Sums::Pairs => {
+                    let pair = &mut tile.pairs[(group / 8 * m + row) * 4 + group % 8 / 2];
+                    let sum = low + high;
+                    *pair = if group.is_multiple_of(2) { sum & 0xffff } else { *pair | sum << 16 };
+                }
             }
         }
     }

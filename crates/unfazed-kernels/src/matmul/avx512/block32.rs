@@ -8,7 +8,7 @@ use unfazed_formats::BlockFormat;
 use crate::activations::{TILE_ROWS, Tile};
 use crate::panel::{Geometry, LINE, PackedMatrix, SCALES};
 
-use super::{Group, Output, dots, fetch_ahead, fetch_next, halves, line, nibbles, store, with_bit};
+use super::{Group, Output, dots, fetch_ahead, fetch_next, halves, line, nibbles, rows_at, store, with_bit};
 
 /// A format of blocks of 32.
 pub(super) trait Block32 {
@@ -31,42 +31,63 @@ pub(super) enum Q5_0 {}
 pub(super) enum Q5_1 {}
 pub(super) enum Q8_0 {}
 
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn codes4(bytes: &[u8]) -> Group {
-    let mut codes = [_mm512_setzero_si512(); 8];
-    for g in 0..4 {
-        let vector = line(bytes, g * LINE);
-        (codes[g], codes[g + 4]) = (nibbles(vector, false), nibbles(vector, true));
+/// Codes of 4 bits.
+///
+/// # Safety
+///
+/// The processor has the features.
+#[inline(always)]
+unsafe fn codes4(bytes: &[u8]) -> Group {
+    // SAFETY: the caller promises the features.
+    unsafe {
+        let mut codes = [_mm512_setzero_si512(); 8];
+        for g in 0..4 {
+            let vector = line(bytes, g * LINE);
+            (codes[g], codes[g + 4]) = (nibbles(vector, false), nibbles(vector, true));
+        }
+        codes
     }
-    codes
 }
 
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn codes5(bytes: &[u8]) -> Group {
-    let high = line(bytes, 0);
-    let low = codes4(&bytes[LINE..]);
-    [
-        with_bit::<0>(low[0], high),
-        with_bit::<1>(low[1], high),
-        with_bit::<2>(low[2], high),
-        with_bit::<3>(low[3], high),
-        with_bit::<4>(low[4], high),
-        with_bit::<5>(low[5], high),
-        with_bit::<6>(low[6], high),
-        with_bit::<7>(low[7], high),
-    ]
+/// Codes of 5 bits: 4, and then a vector of high bits before them.
+///
+/// # Safety
+///
+/// The processor has the features.
+#[inline(always)]
+unsafe fn codes5(bytes: &[u8]) -> Group {
+    // SAFETY: the caller promises the features.
+    unsafe {
+        let high = line(bytes, 0);
+        let low = codes4(&bytes[LINE..]);
+        [
+            with_bit::<0>(low[0], high),
+            with_bit::<1>(low[1], high),
+            with_bit::<2>(low[2], high),
+            with_bit::<3>(low[3], high),
+            with_bit::<4>(low[4], high),
+            with_bit::<5>(low[5], high),
+            with_bit::<6>(low[6], high),
+            with_bit::<7>(low[7], high),
+        ]
+    }
 }
 
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn codes8(bytes: &[u8]) -> Group {
-    let mut codes = [_mm512_setzero_si512(); 8];
-    for (g, codes) in codes.iter_mut().enumerate() {
-        *codes = line(bytes, g * LINE);
+/// Codes of 8 bits.
+///
+/// # Safety
+///
+/// The processor has the features.
+#[inline(always)]
+unsafe fn codes8(bytes: &[u8]) -> Group {
+    // SAFETY: the caller promises the features.
+    unsafe {
+        let mut codes = [_mm512_setzero_si512(); 8];
+        for (g, codes) in codes.iter_mut().enumerate() {
+            *codes = line(bytes, g * LINE);
+        }
+        codes
     }
-    codes
 }
 
 macro_rules! formats {
@@ -74,10 +95,10 @@ macro_rules! formats {
         impl Block32 for $name {
             const FORMAT: BlockFormat = BlockFormat::$name;
 
-            #[inline]
-            #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+            #[inline(always)]
             unsafe fn codes(bytes: &[u8]) -> Group {
-                $codes(bytes)
+                // SAFETY: the caller promises the features.
+                unsafe { $codes(bytes) }
             }
         }
     )*};
@@ -117,24 +138,30 @@ struct Weights<const R: usize> {
     minimums: [__m512; R],
 }
 
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn load<F: Block32, const R: usize>(panels: &[&[u8]; R], b: usize) -> Weights<R> {
-    let mut weights = Weights {
-        codes: [[_mm512_setzero_si512(); 8]; R],
-        scales: [_mm512_setzero_ps(); R],
-        minimums: [_mm512_setzero_ps(); R],
-    };
-    for r in 0..R {
-        let block = &panels[r][F::GEOMETRY.block_at(b)..][..F::GEOMETRY.block];
-        // SAFETY: this function has the features.
-        weights.codes[r] = unsafe { F::codes(&block[F::CODES..]) };
-        weights.scales[r] = halves(panels[r], F::GEOMETRY.scales_at(b));
-        if !F::GEOMETRY.paired {
-            weights.minimums[r] = halves(block, SCALES);
+/// Loads block `b` of R panels.
+///
+/// # Safety
+///
+/// The processor has the features.
+#[inline(always)]
+unsafe fn load<F: Block32, const R: usize>(panels: &[&[u8]; R], b: usize) -> Weights<R> {
+    // SAFETY: the caller promises the features.
+    unsafe {
+        let mut weights = Weights {
+            codes: [[_mm512_setzero_si512(); 8]; R],
+            scales: [_mm512_setzero_ps(); R],
+            minimums: [_mm512_setzero_ps(); R],
+        };
+        for r in 0..R {
+            let block = &panels[r][F::GEOMETRY.block_at(b)..][..F::GEOMETRY.block];
+            weights.codes[r] = F::codes(&block[F::CODES..]);
+            weights.scales[r] = halves(panels[r], F::GEOMETRY.scales_at(b));
+            if !F::GEOMETRY.paired {
+                weights.minimums[r] = halves(block, SCALES);
+            }
         }
+        weights
     }
-    weights
 }
 
 /// What the rows of the tile have in a block.
@@ -153,29 +180,34 @@ impl<'a> Rows<'a> {
 }
 
 /// Adds a block to the accumulators of rows `t..t + U`.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn add<F: Block32, const R: usize, const U: usize>(
+///
+/// # Safety
+///
+/// The processor has the features.
+#[inline(always)]
+unsafe fn add<F: Block32, const R: usize, const U: usize>(
     weights: &Weights<R>,
     rows: &Rows<'_>,
     t: usize,
     accumulators: &mut [[__m512; R]; U],
 ) {
-    let mut quants = [[0; 32]; U];
-    quants.copy_from_slice(&rows.quants[t..t + U]);
-    let mut starts = [[0]; U];
-    if F::GEOMETRY.paired {
-        starts.copy_from_slice(&rows.starts[t..t + U]);
-    }
-    let dots = dots(&weights.codes, &quants, &starts);
-    for u in 0..U {
-        let scale = _mm512_set1_ps(rows.scales[t + u]);
-        for r in 0..R {
-            let mut p = _mm512_mul_ps(weights.scales[r], _mm512_cvtepi32_ps(dots[u][r][0]));
-            if !F::GEOMETRY.paired {
-                p = _mm512_fmadd_ps(weights.minimums[r], _mm512_set1_ps(rows.sums[t + u]), p);
+    // SAFETY: the caller promises the features.
+    unsafe {
+        // All that may be out of bounds comes first: a branch between the dot products costs registers.
+        let quants: &[[i8; 32]; U] = rows_at(rows.quants, t);
+        let scales: &[f32; U] = rows_at(rows.scales, t);
+        let starts = if F::GEOMETRY.paired { rows_at(rows.starts, t) } else { &[[0]; U] };
+        let sums = if F::GEOMETRY.paired { &[0.0; U] } else { rows_at(rows.sums, t) };
+        let dots = dots(&weights.codes, quants, starts);
+        for u in 0..U {
+            let scale = _mm512_set1_ps(scales[u]);
+            for r in 0..R {
+                let mut p = _mm512_mul_ps(weights.scales[r], _mm512_cvtepi32_ps(dots[u][r][0]));
+                if !F::GEOMETRY.paired {
+                    p = _mm512_fmadd_ps(weights.minimums[r], _mm512_set1_ps(sums[u]), p);
+                }
+                accumulators[u][r] = _mm512_fmadd_ps(p, scale, accumulators[u][r]);
             }
-            accumulators[u][r] = _mm512_fmadd_ps(p, scale, accumulators[u][r]);
         }
     }
 }
@@ -197,8 +229,10 @@ fn few<F: Block32, const R: usize, const T: usize>(
             let at = F::GEOMETRY.block_at(b) - if scales { LINE } else { 0 };
             fetch_ahead(panel, at, F::GEOMETRY.block / LINE + usize::from(scales));
         }
-        let weights = load::<F, R>(&panels, b);
-        add::<F, R, T>(&weights, &Rows::new(tile, b), 0, &mut accumulators);
+        // SAFETY: this function has the features.
+        let weights = unsafe { load::<F, R>(&panels, b) };
+        // SAFETY: this function has the features.
+        unsafe { add::<F, R, T>(&weights, &Rows::new(tile, b), 0, &mut accumulators) };
     }
     store(output, &accumulators, panel);
 }
@@ -223,15 +257,21 @@ fn many<F: Block32, const R: usize>(
                 R * w.layout().panel_bytes(),
             );
         }
-        let weights = load::<F, R>(&panels, b);
+        // SAFETY: this function has the features.
+        let weights = unsafe { load::<F, R>(&panels, b) };
         let rows = Rows::new(tile, b);
-        let (pairs, rest) = accumulators.as_chunks_mut::<2>();
-        let paired = 2 * pairs.len();
-        for (i, pair) in pairs.iter_mut().enumerate() {
-            add::<F, R, 2>(&weights, &rows, 2 * i, pair);
+        // Four rows at a time: R x 4 chains of dot products hide the latency of the instruction.
+        let (fours, rest) = accumulators.as_chunks_mut::<4>();
+        let mut t = 0;
+        for four in fours {
+            // SAFETY: this function has the features.
+            unsafe { add::<F, R, 4>(&weights, &rows, t, four) };
+            t += 4;
         }
         for one in rest.as_chunks_mut::<1>().0 {
-            add::<F, R, 1>(&weights, &rows, paired, one);
+            // SAFETY: this function has the features.
+            unsafe { add::<F, R, 1>(&weights, &rows, t, one) };
+            t += 1;
         }
     }
     store(output, accumulators, panel);

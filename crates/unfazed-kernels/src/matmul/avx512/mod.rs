@@ -105,33 +105,49 @@ fn masked_or(a: __m512i, b: __m512i, mask: __m512i) -> __m512i {
 
 /// The dot products of U rows with R panels over 32 columns, in S sums over equal parts of them. The sums begin
 /// at `start`.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn dots<const R: usize, const U: usize, const S: usize>(
+///
+/// # Safety
+///
+/// The processor has the features.
+#[inline(always)]
+unsafe fn dots<const R: usize, const U: usize, const S: usize>(
     codes: &[Group; R],
     quants: &[[i8; 32]; U],
     start: &[[i32; S]; U],
 ) -> [[[__m512i; S]; R]; U] {
-    let mut sums = [[[_mm512_setzero_si512(); S]; R]; U];
-    for u in 0..U {
-        for s in 0..S {
-            let start = _mm512_set1_epi32(start[u][s]);
-            for r in 0..R {
-                sums[u][r][s] = start;
-            }
-        }
-    }
-    for g in 0..8 {
+    // SAFETY: the caller promises the features.
+    unsafe {
+        let mut sums = [[[_mm512_setzero_si512(); S]; R]; U];
         for u in 0..U {
-            let four = [quants[u][4 * g], quants[u][4 * g + 1], quants[u][4 * g + 2], quants[u][4 * g + 3]];
-            let four = _mm512_set1_epi32(i32::from_le_bytes(four.map(|quant| quant as u8)));
-            for r in 0..R {
-                let sum = &mut sums[u][r][g * S / 8];
-                *sum = _mm512_dpbusd_epi32(*sum, codes[r][g], four);
+            for s in 0..S {
+                let start = _mm512_set1_epi32(start[u][s]);
+                for r in 0..R {
+                    sums[u][r][s] = start;
+                }
             }
         }
+        for g in 0..8 {
+            for u in 0..U {
+                let four =
+                    [quants[u][4 * g], quants[u][4 * g + 1], quants[u][4 * g + 2], quants[u][4 * g + 3]];
+                let four = _mm512_set1_epi32(i32::from_le_bytes(four.map(|quant| quant as u8)));
+                for r in 0..R {
+                    let sum = &mut sums[u][r][g * S / 8];
+                    *sum = _mm512_dpbusd_epi32(*sum, codes[r][g], four);
+                }
+            }
+        }
+        sums
     }
-    sums
+}
+
+/// Elements `t..t + U`, by reference: values loaded early would be broadcast from registers, on a port that the
+/// dot products need.
+#[inline(always)]
+fn rows_at<T, const U: usize>(all: &[T], t: usize) -> &[T; U] {
+    let some = &all[t..][..U];
+    // SAFETY: U elements are borrowed.
+    unsafe { &*some.as_ptr().cast() }
 }
 
 /// Stores the accumulators of R panels.

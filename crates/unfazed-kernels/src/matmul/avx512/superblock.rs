@@ -10,7 +10,8 @@ use crate::panel::codes::{Q6_K_HALF, Q6_K_HIGH, Q6_K_LOW_EVEN, Q6_K_LOW_ODD};
 use crate::panel::{Geometry, LINE, PackedMatrix, SCALES};
 
 use super::{
-    Group, Output, bytes16, dots, fetch_ahead, fetch_next, halves, line, masked_or, nibbles, store, with_bit,
+    Group, Output, bytes16, dots, fetch_ahead, fetch_next, halves, line, masked_or, nibbles, rows_at, store,
+    with_bit,
 };
 
 /// A format of superblocks of 256. `S` sums are kept for each 32 columns: 2 where sub-blocks are of 16.
@@ -56,75 +57,92 @@ pub(super) enum Q5K {}
 pub(super) enum Q6K {}
 
 /// Scales and minimums of Q4_K and Q5_K.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn k_header(block: &[u8]) -> Header {
-    let low = [line(block, LINE), line(block, 2 * LINE)];
-    let high = line(block, 3 * LINE);
-    let top = _mm512_set1_epi8(0x30);
-    let scales = [
-        masked_or(nibbles(low[0], false), _mm512_slli_epi16::<4>(high), top),
-        masked_or(nibbles(low[1], false), high, top),
-    ];
-    let minimums = [
-        masked_or(nibbles(low[0], true), _mm512_slli_epi16::<2>(high), top),
-        masked_or(nibbles(low[1], true), _mm512_srli_epi16::<2>(high), top),
-    ];
-    let mut bytes = [0; 128];
-    let (first, second) = bytes.split_at_mut(LINE);
-    for (bytes, scales) in [first, second].into_iter().zip(scales) {
-        // SAFETY: each half of `bytes` holds 64.
-        unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), scales) };
-    }
-    let widen = |half: __m256i| _mm512_cvtepu8_epi16(half);
-    Header {
-        scales: bytes,
-        minimums: [
-            widen(_mm512_castsi512_si256(minimums[0])),
-            widen(_mm512_extracti64x4_epi64::<1>(minimums[0])),
-            widen(_mm512_castsi512_si256(minimums[1])),
-            widen(_mm512_extracti64x4_epi64::<1>(minimums[1])),
-        ],
+///
+/// # Safety
+///
+/// The processor has the features.
+#[inline(always)]
+unsafe fn k_header(block: &[u8]) -> Header {
+    // SAFETY: the caller promises the features.
+    unsafe {
+        let low = [line(block, LINE), line(block, 2 * LINE)];
+        let high = line(block, 3 * LINE);
+        let top = _mm512_set1_epi8(0x30);
+        let scales = [
+            masked_or(nibbles(low[0], false), _mm512_slli_epi16::<4>(high), top),
+            masked_or(nibbles(low[1], false), high, top),
+        ];
+        let minimums = [
+            masked_or(nibbles(low[0], true), _mm512_slli_epi16::<2>(high), top),
+            masked_or(nibbles(low[1], true), _mm512_srli_epi16::<2>(high), top),
+        ];
+        let mut bytes = [0; 128];
+        let (first, second) = bytes.split_at_mut(LINE);
+        for (bytes, scales) in [first, second].into_iter().zip(scales) {
+            // Each half of `bytes` holds 64.
+            _mm512_storeu_si512(bytes.as_mut_ptr().cast(), scales);
+        }
+        let widen = |half: __m256i| _mm512_cvtepu8_epi16(half);
+        Header {
+            scales: bytes,
+            minimums: [
+                widen(_mm512_castsi512_si256(minimums[0])),
+                widen(_mm512_extracti64x4_epi64::<1>(minimums[0])),
+                widen(_mm512_castsi512_si256(minimums[1])),
+                widen(_mm512_extracti64x4_epi64::<1>(minimums[1])),
+            ],
+        }
     }
 }
 
 /// The nibbles of columns `32 J..32 J + 32` of Q4_K and Q5_K.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn k_nibbles<const J: usize>(quants: &[u8]) -> Group {
-    let mut codes = [_mm512_setzero_si512(); 8];
-    for (g, codes) in codes.iter_mut().enumerate() {
-        *codes = nibbles(line(quants, (J / 2 * 8 + g) * LINE), J % 2 == 1);
+///
+/// # Safety
+///
+/// The processor has the features.
+#[inline(always)]
+unsafe fn k_nibbles<const J: usize>(quants: &[u8]) -> Group {
+    // SAFETY: the caller promises the features.
+    unsafe {
+        let mut codes = [_mm512_setzero_si512(); 8];
+        for (g, codes) in codes.iter_mut().enumerate() {
+            *codes = nibbles(line(quants, (J / 2 * 8 + g) * LINE), J % 2 == 1);
+        }
+        codes
     }
-    codes
 }
 
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn k_scales<const J: usize>(header: &Header) -> [__m512; 1] {
-    [_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes16(&header.scales, J * 16)))]
+///
+///
+/// # Safety
+///
+/// The processor has the features.
+#[inline(always)]
+unsafe fn k_scales<const J: usize>(header: &Header) -> [__m512; 1] {
+    // SAFETY: the caller promises the features.
+    unsafe { [_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes16(&header.scales, J * 16)))] }
 }
 
 impl Superblock<1> for Q4K {
     const FORMAT: BlockFormat = BlockFormat::Q4_K;
     const MINIMUMS: bool = true;
 
-    #[inline]
-    #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+    #[inline(always)]
     unsafe fn header(block: &[u8]) -> Header {
-        k_header(block)
+        // SAFETY: the caller promises the features.
+        unsafe { k_header(block) }
     }
 
-    #[inline]
-    #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+    #[inline(always)]
     unsafe fn codes<const J: usize>(block: &[u8]) -> Group {
-        k_nibbles::<J>(&block[4 * LINE..])
+        // SAFETY: the caller promises the features.
+        unsafe { k_nibbles::<J>(&block[4 * LINE..]) }
     }
 
-    #[inline]
-    #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+    #[inline(always)]
     unsafe fn scales<const J: usize>(_: &[u8], header: &Header) -> [__m512; 1] {
-        k_scales::<J>(header)
+        // SAFETY: the caller promises the features.
+        unsafe { k_scales::<J>(header) }
     }
 }
 
@@ -132,26 +150,28 @@ impl Superblock<1> for Q5K {
     const FORMAT: BlockFormat = BlockFormat::Q5_K;
     const MINIMUMS: bool = true;
 
-    #[inline]
-    #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+    #[inline(always)]
     unsafe fn header(block: &[u8]) -> Header {
-        k_header(block)
+        // SAFETY: the caller promises the features.
+        unsafe { k_header(block) }
     }
 
-    #[inline]
-    #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+    #[inline(always)]
     unsafe fn codes<const J: usize>(block: &[u8]) -> Group {
-        let mut codes = k_nibbles::<J>(&block[12 * LINE..]);
-        for (g, codes) in codes.iter_mut().enumerate() {
-            *codes = with_bit::<J>(*codes, line(block, (4 + g) * LINE));
+        // SAFETY: the caller promises the features.
+        unsafe {
+            let mut codes = k_nibbles::<J>(&block[12 * LINE..]);
+            for (g, codes) in codes.iter_mut().enumerate() {
+                *codes = with_bit::<J>(*codes, line(block, (4 + g) * LINE));
+            }
+            codes
         }
-        codes
     }
 
-    #[inline]
-    #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+    #[inline(always)]
     unsafe fn scales<const J: usize>(_: &[u8], header: &Header) -> [__m512; 1] {
-        k_scales::<J>(header)
+        // SAFETY: the caller promises the features.
+        unsafe { k_scales::<J>(header) }
     }
 }
 
@@ -159,38 +179,42 @@ impl Superblock<2> for Q6K {
     const FORMAT: BlockFormat = BlockFormat::Q6_K;
     const MINIMUMS: bool = false;
 
-    #[inline]
-    #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+    #[inline(always)]
     unsafe fn header(_: &[u8]) -> Header {
-        Header { scales: [0; 128], minimums: [_mm512_setzero_si512(); 4] }
+        // SAFETY: the caller promises the features.
+        unsafe { Header { scales: [0; 128], minimums: [_mm512_setzero_si512(); 4] } }
     }
 
-    #[inline]
-    #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+    #[inline(always)]
     unsafe fn codes<const J: usize>(block: &[u8]) -> Group {
-        let half = &block[J / 4 * Q6_K_HALF..][..Q6_K_HALF];
-        let low = if J.is_multiple_of(2) { Q6_K_LOW_EVEN } else { Q6_K_LOW_ODD };
-        let mut codes = [_mm512_setzero_si512(); 8];
-        for (g, codes) in codes.iter_mut().enumerate() {
-            let low = nibbles(line(half, low + g * LINE), J % 4 >= 2);
-            let high = line(half, Q6_K_HIGH + g * LINE);
-            let high = match J % 4 {
-                0 => _mm512_slli_epi16::<4>(high),
-                1 => _mm512_slli_epi16::<2>(high),
-                2 => high,
-                _ => _mm512_srli_epi16::<2>(high),
-            };
-            *codes = masked_or(low, high, _mm512_set1_epi8(0x30));
+        // SAFETY: the caller promises the features.
+        unsafe {
+            let half = &block[J / 4 * Q6_K_HALF..][..Q6_K_HALF];
+            let low = if J.is_multiple_of(2) { Q6_K_LOW_EVEN } else { Q6_K_LOW_ODD };
+            let mut codes = [_mm512_setzero_si512(); 8];
+            for (g, codes) in codes.iter_mut().enumerate() {
+                let low = nibbles(line(half, low + g * LINE), J % 4 >= 2);
+                let high = line(half, Q6_K_HIGH + g * LINE);
+                let high = match J % 4 {
+                    0 => _mm512_slli_epi16::<4>(high),
+                    1 => _mm512_slli_epi16::<2>(high),
+                    2 => high,
+                    _ => _mm512_srli_epi16::<2>(high),
+                };
+                *codes = masked_or(low, high, _mm512_set1_epi8(0x30));
+            }
+            codes
         }
-        codes
     }
 
-    #[inline]
-    #[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
+    #[inline(always)]
     unsafe fn scales<const J: usize>(block: &[u8], _: &Header) -> [__m512; 2] {
-        let at = J / 4 * Q6_K_HALF + J % 4 * 32;
-        let scales = |at| _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes16(block, at)));
-        [scales(at), scales(at + 16)]
+        // SAFETY: the caller promises the features.
+        unsafe {
+            let at = J / 4 * Q6_K_HALF + J % 4 * 32;
+            let scales = |at| _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes16(block, at)));
+            [scales(at), scales(at + 16)]
+        }
     }
 }
 
@@ -226,73 +250,84 @@ struct Weights<const R: usize, const S: usize> {
     scales: [[__m512; S]; R],
 }
 
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn load<F: Superblock<S>, const S: usize, const R: usize, const J: usize>(
+///
+///
+/// # Safety
+///
+/// The processor has the features.
+#[inline(always)]
+unsafe fn load<F: Superblock<S>, const S: usize, const R: usize, const J: usize>(
     blocks: &[&[u8]; R],
     headers: &[Header; R],
 ) -> Weights<R, S> {
-    let mut weights =
-        Weights { codes: [[_mm512_setzero_si512(); 8]; R], scales: [[_mm512_setzero_ps(); S]; R] };
-    for r in 0..R {
-        let block = &blocks[r][..F::GEOMETRY.block];
-        // SAFETY: this function has the features.
-        weights.codes[r] = unsafe { F::codes::<J>(block) };
-        // SAFETY: this function has the features.
-        weights.scales[r] = unsafe { F::scales::<J>(block, &headers[r]) };
+    // SAFETY: the caller promises the features.
+    unsafe {
+        let mut weights =
+            Weights { codes: [[_mm512_setzero_si512(); 8]; R], scales: [[_mm512_setzero_ps(); S]; R] };
+        for r in 0..R {
+            let block = &blocks[r][..F::GEOMETRY.block];
+            weights.codes[r] = F::codes::<J>(block);
+            weights.scales[r] = F::scales::<J>(block, &headers[r]);
+        }
+        weights
     }
-    weights
 }
 
 /// Adds 32 columns to the partial sums of rows `t..t + U`.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn add<F: Superblock<S>, const S: usize, const R: usize, const U: usize>(
+///
+/// # Safety
+///
+/// The processor has the features.
+#[inline(always)]
+unsafe fn add<F: Superblock<S>, const S: usize, const R: usize, const U: usize>(
     weights: &Weights<R, S>,
     quants: &[[i8; 32]],
     starts: &[[i32; S]],
     t: usize,
     partials: &mut [[__m512; R]; U],
 ) {
-    let mut rows = [[0; 32]; U];
-    rows.copy_from_slice(&quants[t..t + U]);
-    let mut start = [[0; S]; U];
-    if !F::MINIMUMS {
-        start.copy_from_slice(&starts[t..t + U]);
-    }
-    let dots = dots(&weights.codes, &rows, &start);
-    for u in 0..U {
-        for r in 0..R {
-            for s in 0..S {
-                let dot = _mm512_cvtepi32_ps(dots[u][r][s]);
-                partials[u][r] = _mm512_fmadd_ps(dot, weights.scales[r][s], partials[u][r]);
+    // SAFETY: the caller promises the features.
+    unsafe {
+        let quants: &[[i8; 32]; U] = rows_at(quants, t);
+        let starts = if F::MINIMUMS { &[[0; S]; U] } else { rows_at(starts, t) };
+        let dots = dots(&weights.codes, quants, starts);
+        for u in 0..U {
+            for r in 0..R {
+                for s in 0..S {
+                    let dot = _mm512_cvtepi32_ps(dots[u][r][s]);
+                    partials[u][r] = _mm512_fmadd_ps(dot, weights.scales[r][s], partials[u][r]);
+                }
             }
         }
     }
 }
 
-/// Ends superblock `b` of panel `panels[r]` for row `t`: scales the partial sum and adds it.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn finish<F: Superblock<S>, const S: usize>(
+/// Ends a superblock for row `t`: scales the partial sum and adds it. `rows` are the scales of the rows.
+///
+/// # Safety
+///
+/// The processor has the features.
+#[inline(always)]
+unsafe fn finish<F: Superblock<S>, const S: usize>(
     scales: &Scales,
-    tile: &Tile,
-    b: usize,
+    pairs: &[[i32; 4]],
+    rows: &[f32],
     t: usize,
     partial: __m512,
     accumulator: __m512,
 ) -> __m512 {
-    let mut p = _mm512_mul_ps(scales.d, partial);
-    if F::MINIMUMS {
-        let mut sum = _mm512_setzero_si512();
-        let sums = &tile.pairs(b)[t];
-        for i in 0..4 {
-            let pair = i32::from(sums[2 * i] as u16) | i32::from(sums[2 * i + 1]) << 16;
-            sum = _mm512_dpwssd_epi32(sum, scales.minimums[i], _mm512_set1_epi32(pair));
+    // SAFETY: the caller promises the features.
+    unsafe {
+        let mut p = _mm512_mul_ps(scales.d, partial);
+        if F::MINIMUMS {
+            let mut sum = _mm512_setzero_si512();
+            for i in 0..4 {
+                sum = _mm512_dpwssd_epi32(sum, scales.minimums[i], _mm512_set1_epi32(pairs[t][i]));
+            }
+            p = _mm512_fnmadd_ps(scales.dmin, _mm512_cvtepi32_ps(sum), p);
         }
-        p = _mm512_fnmadd_ps(scales.dmin, _mm512_cvtepi32_ps(sum), p);
+        _mm512_fmadd_ps(p, _mm512_set1_ps(rows[t]), accumulator)
     }
-    _mm512_fmadd_ps(p, _mm512_set1_ps(tile.scales(b)[t]), accumulator)
 }
 
 /// The float scales of a superblock, and its minimums.
@@ -302,32 +337,44 @@ struct Scales {
     minimums: [__m512i; 4],
 }
 
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn scales<F: Superblock<S>, const S: usize>(panel: &[u8], b: usize, header: &Header) -> Scales {
-    let at = F::GEOMETRY.scales_at(b);
-    Scales {
-        d: halves(panel, at),
-        dmin: if F::MINIMUMS { halves(panel, at + SCALES) } else { _mm512_setzero_ps() },
-        minimums: header.minimums,
+///
+///
+/// # Safety
+///
+/// The processor has the features.
+#[inline(always)]
+unsafe fn scales<F: Superblock<S>, const S: usize>(panel: &[u8], b: usize, header: &Header) -> Scales {
+    // SAFETY: the caller promises the features.
+    unsafe {
+        let at = F::GEOMETRY.scales_at(b);
+        Scales {
+            d: halves(panel, at),
+            dmin: if F::MINIMUMS { halves(panel, at + SCALES) } else { _mm512_setzero_ps() },
+            minimums: header.minimums,
+        }
     }
 }
 
 /// The superblocks `b` of R panels, and what is unpacked once for each.
-#[inline]
-#[target_feature(enable = "avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn open<'a, F: Superblock<S>, const S: usize, const R: usize>(
+///
+/// # Safety
+///
+/// The processor has the features.
+#[inline(always)]
+unsafe fn open<'a, F: Superblock<S>, const S: usize, const R: usize>(
     panels: &[&'a [u8]; R],
     b: usize,
 ) -> ([&'a [u8]; R], [Header; R]) {
-    let mut blocks = *panels;
-    let mut headers = [Header { scales: [0; 128], minimums: [_mm512_setzero_si512(); 4] }; R];
-    for r in 0..R {
-        blocks[r] = &panels[r][F::GEOMETRY.block_at(b)..][..F::GEOMETRY.block];
-        // SAFETY: this function has the features.
-        headers[r] = unsafe { F::header(blocks[r]) };
+    // SAFETY: the caller promises the features.
+    unsafe {
+        let mut blocks = *panels;
+        let mut headers = [Header { scales: [0; 128], minimums: [_mm512_setzero_si512(); 4] }; R];
+        for r in 0..R {
+            blocks[r] = &panels[r][F::GEOMETRY.block_at(b)..][..F::GEOMETRY.block];
+            headers[r] = F::header(blocks[r]);
+        }
+        (blocks, headers)
     }
-    (blocks, headers)
 }
 
 /// Lines of a superblock that are fetched together with columns `32 j..`: an eighth, the odd ones last.
@@ -366,21 +413,28 @@ fn few<F: Superblock<S>, const S: usize, const R: usize, const T: usize>(
                 fetch_ahead(panel, F::GEOMETRY.scales_at(b), 1);
             }
         }
-        let (blocks, headers) = open::<F, S, R>(&panels, b);
+        // SAFETY: this function has the features.
+        let (blocks, headers) = unsafe { open::<F, S, R>(&panels, b) };
         let mut partials = [[_mm512_setzero_ps(); R]; T];
         eight!(J => {
             for block in blocks {
                 let lines = share(F::GEOMETRY, J);
                 fetch_ahead(block, lines.start * LINE, lines.len());
             }
-            let weights = load::<F, S, R, J>(&blocks, &headers);
+            // SAFETY: this function has the features.
+            let weights = unsafe { load::<F, S, R, J>(&blocks, &headers) };
             let group = 8 * b + J;
-            add::<F, S, R, T>(&weights, tile.quants(group), tile.starts(group), 0, &mut partials);
+            // SAFETY: this function has the features.
+            unsafe { add::<F, S, R, T>(&weights, tile.quants(group), tile.starts(group), 0, &mut partials) };
         });
+        let (pairs, rows) = (tile.pairs(b), tile.scales(b));
         for r in 0..R {
-            let scales = scales::<F, S>(panels[r], b, &headers[r]);
+            // SAFETY: this function has the features.
+            let scales = unsafe { scales::<F, S>(panels[r], b, &headers[r]) };
             for t in 0..T {
-                accumulators[t][r] = finish::<F, S>(&scales, tile, b, t, partials[t][r], accumulators[t][r]);
+                // SAFETY: this function has the features.
+                accumulators[t][r] =
+                    unsafe { finish::<F, S>(&scales, pairs, rows, t, partials[t][r], accumulators[t][r]) };
             }
         }
     }
@@ -400,28 +454,39 @@ fn many<F: Superblock<S>, const S: usize, const R: usize>(
     let mut partials = [[_mm512_setzero_ps(); R]; TILE_ROWS];
     let (accumulators, partials) = (&mut accumulators[..tile.rows()], &mut partials[..tile.rows()]);
     for b in 0..w.layout().blocks() {
-        let (blocks, headers) = open::<F, S, R>(&panels, b);
+        // SAFETY: this function has the features.
+        let (blocks, headers) = unsafe { open::<F, S, R>(&panels, b) };
         partials.fill([_mm512_setzero_ps(); R]);
         eight!(J => {
             for block in blocks {
                 let lines = share(F::GEOMETRY, J);
                 fetch_next(block, lines.start * LINE, lines.len(), R * w.layout().panel_bytes());
             }
-            let weights = load::<F, S, R, J>(&blocks, &headers);
+            // SAFETY: this function has the features.
+            let weights = unsafe { load::<F, S, R, J>(&blocks, &headers) };
             let (quants, starts) = (tile.quants(8 * b + J), tile.starts(8 * b + J));
-            let (pairs, rest) = partials.as_chunks_mut::<2>();
-            let paired = 2 * pairs.len();
-            for (i, pair) in pairs.iter_mut().enumerate() {
-                add::<F, S, R, 2>(&weights, quants, starts, 2 * i, pair);
+            // Four rows at a time: R x 4 chains of dot products hide the latency of the instruction.
+            let (fours, rest) = partials.as_chunks_mut::<4>();
+            let mut t = 0;
+            for four in fours {
+                // SAFETY: this function has the features.
+                unsafe { add::<F, S, R, 4>(&weights, quants, starts, t, four) };
+                t += 4;
             }
             for one in rest.as_chunks_mut::<1>().0 {
-                add::<F, S, R, 1>(&weights, quants, starts, paired, one);
+                // SAFETY: this function has the features.
+                unsafe { add::<F, S, R, 1>(&weights, quants, starts, t, one) };
+                t += 1;
             }
         });
+        let (pairs, rows) = (tile.pairs(b), tile.scales(b));
         for r in 0..R {
-            let scales = scales::<F, S>(panels[r], b, &headers[r]);
+            // SAFETY: this function has the features.
+            let scales = unsafe { scales::<F, S>(panels[r], b, &headers[r]) };
             for (t, (accumulator, partial)) in accumulators.iter_mut().zip(partials.iter()).enumerate() {
-                accumulator[r] = finish::<F, S>(&scales, tile, b, t, partial[r], accumulator[r]);
+                // SAFETY: this function has the features.
+                accumulator[r] =
+                    unsafe { finish::<F, S>(&scales, pairs, rows, t, partial[r], accumulator[r]) };
             }
         }
     }
