@@ -14,13 +14,15 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `reference` | the definition, compiled for each instruction set |
-//! | `avx512` | kernels that equal it |
-//! | `float` | float weights and float activations |
+//! | `reference` | the definition, for int8 activations |
+//! | `avx512`, `avx2` | kernels that equal it |
+//! | `float` | float weights or activations: one body, compiled for each instruction set |
 //! | `output` | where results go |
 
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod float;
@@ -63,12 +65,17 @@ pub fn matmul(
     }
     match tile.grain() {
         Grain::Float => float::multiply(isa, w, panels, tile, &mut output),
-        #[cfg(target_arch = "x86_64")]
-        Grain::Per32 | Grain::Per256 if isa == Isa::Avx512 => {
+        Grain::Per32 | Grain::Per256 => {
             assert!(isa.available(), "this processor does not run {}", isa.name());
-            // SAFETY: the processor has the features that `available` looks for, which are those of the module.
-            unsafe { avx512::multiply(w, panels, tile, &mut output) }
+            match isa {
+                // SAFETY: the processor has the features: those of the module are what `available` looks for.
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => unsafe { avx512::multiply(w, panels, tile, &mut output) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => unsafe { avx2::multiply(w, panels, tile, &mut output) },
+                _ => reference::multiply(w, panels, tile, &mut output),
+            }
         }
-        Grain::Per32 | Grain::Per256 => reference::multiply(isa, w, panels, tile, &mut output),
     }
 }

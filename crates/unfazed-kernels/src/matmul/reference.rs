@@ -1,65 +1,42 @@
-//! The definition for integer activations. Compiled per instruction set, it also serves the formats that have no
-//! kernel of their own.
+//! The definition for int8 activations, on any processor.
 
 use std::ops::Range;
 
+use crate::LANES;
 use crate::activations::{TILE_ROWS, Tile};
-use crate::instantiate::{Kernel, instantiate};
 use crate::panel::{Codes, PackedMatrix, Unpacked, for_codes};
-use crate::{Isa, LANES};
 
 use super::output::Output;
 
 /// Panels times a tile of int8 activations.
-pub(super) fn multiply(
-    isa: Isa,
-    w: &PackedMatrix<'_>,
-    panels: Range<usize>,
-    tile: &Tile,
-    output: &mut Output<'_>,
-) {
-    for panel in panels {
-        for_codes!(w.layout().format(), C => {
-            let kernel = Panel::<C> { bytes: w.panel(panel), panel, tile, output, codes: std::marker::PhantomData };
-            instantiate(isa, kernel);
-        }, {});
-    }
+pub(super) fn multiply(w: &PackedMatrix<'_>, panels: Range<usize>, tile: &Tile, output: &mut Output<'_>) {
+    for_codes!(w.layout().format(), C => {
+        for panel in panels {
+            multiply_panel::<C>(w.panel(panel), panel, tile, output);
+        }
+    }, {});
 }
 
-struct Panel<'a, 'out, C> {
-    bytes: &'a [u8],
-    panel: usize,
-    tile: &'a Tile,
-    output: &'a mut Output<'out>,
-    codes: std::marker::PhantomData<C>,
-}
-
-impl<C: Codes> Kernel for Panel<'_, '_, C> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        let rows = self.tile.rows();
-        let mut accumulators = [[0.0f32; LANES]; TILE_ROWS];
-        let mut block = Unpacked::new();
-        for b in 0..self.tile.columns() / C::WEIGHTS {
-            C::unpack(self.bytes, b, &mut block);
-            let scales = self.tile.scales(b);
-            for (t, accumulator) in accumulators[..rows].iter_mut().enumerate() {
-                let p = dot_block::<C>(&block, self.tile, b, t);
-                for lane in 0..LANES {
-                    accumulator[lane] = p[lane].mul_add(scales[t], accumulator[lane]);
-                }
+fn multiply_panel<C: Codes>(bytes: &[u8], panel: usize, tile: &Tile, output: &mut Output<'_>) {
+    let rows = tile.rows();
+    let mut accumulators = [[0.0f32; LANES]; TILE_ROWS];
+    let mut block = Unpacked::new();
+    for b in 0..tile.columns() / C::WEIGHTS {
+        C::unpack(bytes, b, &mut block);
+        let scales = tile.scales(b);
+        for (t, accumulator) in accumulators[..rows].iter_mut().enumerate() {
+            let p = dot_block::<C>(&block, tile, b, t);
+            for lane in 0..LANES {
+                accumulator[lane] = p[lane].mul_add(scales[t], accumulator[lane]);
             }
         }
-        for (t, accumulator) in accumulators[..rows].iter().enumerate() {
-            self.output.store(t, self.panel, accumulator);
-        }
+    }
+    for (t, accumulator) in accumulators[..rows].iter().enumerate() {
+        output.store(t, panel, accumulator);
     }
 }
 
 /// A block of weights times block `b` of row `t`, less the scale of the activations.
-#[inline(always)]
 fn dot_block<C: Codes>(block: &Unpacked, tile: &Tile, b: usize, t: usize) -> [f32; LANES] {
     let mut p = [0.0f32; LANES];
     let mut minimums = [0i32; LANES];

@@ -228,19 +228,15 @@ pub(super) fn multiply<F: Superblock<S>, const S: usize>(
 ) {
     let mut panel = panels.start;
     while panel < panels.end {
-        let pair = panel + 1 < panels.end;
+        // Partial sums beside accumulators leave registers for two rows of one panel, no more.
+        let pair = panel + 1 < panels.end && tile.rows() > 2;
         match (tile.rows(), pair) {
             (1, _) => few::<F, S, 1, 1>(w, panel, tile, output),
-            (2, true) => few::<F, S, 2, 2>(w, panel, tile, output),
-            (2, false) => few::<F, S, 1, 2>(w, panel, tile, output),
-            (3, true) => few::<F, S, 2, 3>(w, panel, tile, output),
-            (3, false) => few::<F, S, 1, 3>(w, panel, tile, output),
-            (4, true) => few::<F, S, 2, 4>(w, panel, tile, output),
-            (4, false) => few::<F, S, 1, 4>(w, panel, tile, output),
+            (2, _) => few::<F, S, 1, 2>(w, panel, tile, output),
             (_, true) => many::<F, S, 2>(w, panel, tile, output),
             (_, false) => many::<F, S, 1>(w, panel, tile, output),
         }
-        panel += if pair && tile.rows() > 1 { 2 } else { 1 };
+        panel += if pair { 2 } else { 1 };
     }
 }
 
