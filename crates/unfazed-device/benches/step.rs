@@ -2,6 +2,8 @@
 //!
 //! `cargo bench -p unfazed-device --bench step -- [q4_0|q8_0|q4_k] [threads] [decodes]`
 
+#![allow(clippy::panic)]
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

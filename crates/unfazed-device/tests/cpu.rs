@@ -7,6 +7,9 @@ use unfazed_device::{Batch, BatchRow, CpuConfig, CpuDevice, Device, DeviceError,
 use unfazed_formats::BlockFormat::{BF16, F16, F32, Q4_0, Q4_K, Q5_0, Q5_1, Q6_K, Q8_0};
 use unfazed_formats::config::ExpertConfig;
 use unfazed_kernels::Isa;
+use unfazed_plan::Tokens;
+use unfazed_plan::needs::scratch;
+use unfazed_testkit::shape::Preset;
 
 const EXPERTS: ExpertConfig = ExpertConfig { count: 9, used: 3, feed_forward: 512, normalised: true };
 const NARROW: ExpertConfig = ExpertConfig { count: 5, used: 2, feed_forward: 96, normalised: false };
@@ -250,10 +253,16 @@ fn what_is_not_finite_stays_in_its_row() {
 
 #[test]
 fn the_plan_holds_what_the_arena_takes() {
-    for model in models() {
-        let bytes = arena_bytes(&model.config, 512, 64, 2);
-        assert!(bytes > 512 * 4 * model.config.hidden as u64);
-        assert!(arena_bytes(&model.config, 1024, 64, 2) > bytes);
-        assert_eq!(arena_bytes(&model.config, usize::MAX, 64, 2), u64::MAX);
+    let shapes = [Preset::Olmoe7b, Preset::Qwen3A3b].map(|preset| preset.config(49152));
+    for config in models().into_iter().map(|model| model.config).chain(shapes) {
+        for (rows, logit_rows) in [(1, 1), (16, 16), (512, 64), (4096, 64)] {
+            let planned = scratch(&config, Tokens(rows), rows.min(16)).0;
+            // What a thread needs for itself does not grow with the step; the plan's reserve has room for it.
+            let threads = arena_bytes(&config, 0, 0, 2);
+            assert!(threads < 2 << 20);
+            let arena = arena_bytes(&config, rows, logit_rows, 2) - threads;
+            assert!(arena <= planned, "{config:?}: {arena} bytes for {rows} rows, {planned} planned");
+        }
+        assert_eq!(arena_bytes(&config, usize::MAX, 64, 2), u64::MAX);
     }
 }

@@ -1,5 +1,7 @@
 //! Attention against a plain f64 computation, and its bits across instruction sets and groupings.
 
+#![allow(clippy::unwrap_used)]
+
 use half::f16;
 use unfazed_kernels::Isa;
 use unfazed_kernels::attention::{AttentionScratch, KvElement, KvLayout, Queries, attend, store};

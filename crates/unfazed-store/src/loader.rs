@@ -149,8 +149,8 @@ impl Loader {
         let work = || {
             let mut rows = Vec::new();
             // The queue's lock is held for the take alone.
-            while let Some(piece) = { queue.lock().unwrap_or_else(PoisonError::into_inner).next() } {
-                if let Err(error) = self.pack(tensor, layout, piece, &mut rows) {
+            while let Some(mut piece) = { queue.lock().unwrap_or_else(PoisonError::into_inner).next() } {
+                if let Err(error) = self.pack(tensor, layout, &mut piece, &mut rows) {
                     // The others find the queue empty.
                     queue.lock().unwrap_or_else(PoisonError::into_inner).by_ref().for_each(drop);
                     failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
@@ -172,7 +172,7 @@ impl Loader {
         &self,
         tensor: &str,
         layout: &PanelLayout,
-        piece: Piece<'_>,
+        piece: &mut Piece<'_>,
         rows: &mut Vec<u8>,
     ) -> Result<(), StoreError> {
         let len = piece.rows * layout.row_bytes();

@@ -1,5 +1,7 @@
 //! Loading from bytes in memory, and from a reader that fails.
 
+#![allow(clippy::unwrap_used)]
+
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
