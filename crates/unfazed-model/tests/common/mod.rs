@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub)] // Each test file uses its part.
 
+pub mod cpu;
+
 use std::collections::BTreeMap;
 
 use unfazed_device::{Batch, Device, DeviceError};

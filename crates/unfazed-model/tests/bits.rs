@@ -1,0 +1,72 @@
+//! A whole model's logits are the same bits for any number of threads, any batch, any chunk and any instruction set.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // A test may.
+
+mod common;
+
+use std::path::Path;
+
+use common::cpu::{Mode, Runner, Setup};
+use unfazed_kernels::Isa;
+
+/// Prompts of different lengths, made of tokens that a text would have.
+fn prompts(count: usize, longest: usize) -> Vec<Vec<u32>> {
+    let token = |i: usize| (i as u32).wrapping_mul(2_654_435_761) >> 20;
+    (0..count)
+        .map(|p| (0..longest - p * longest / (2 * count)).map(|i| token(p * 1000 + i)).collect())
+        .collect()
+}
+
+fn demo(setup: Setup) -> Runner {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/stories-moe-29m-Q4_0.gguf");
+    Runner::open_with(&path, setup)
+}
+
+fn bits(logits: &[Vec<Vec<f32>>]) -> Vec<Vec<u32>> {
+    let of = |sequence: &Vec<Vec<f32>>| sequence.iter().flatten().map(|logit| logit.to_bits()).collect();
+    logits.iter().map(of).collect()
+}
+
+fn equal(what: &str, found: &[Vec<u32>], expected: &[Vec<u32>]) {
+    assert_eq!(found.len(), expected.len());
+    for (sequence, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert_eq!(found.len(), expected.len());
+        let differ = found.iter().zip(expected).filter(|(a, b)| a != b).count();
+        assert_eq!(differ, 0, "{what}: {differ} of {} logits of sequence {sequence} differ", found.len());
+    }
+}
+
+#[test]
+fn logits_do_not_depend_on_threads_batch_or_chunk() {
+    let setup = Setup { mode: Mode::Shipped, isa: Isa::best(), threads: 1, chunk: 64 };
+    let prompts = prompts(16, 24);
+    let expected: Vec<_> =
+        prompts.iter().map(|p| demo(setup).batch(std::slice::from_ref(p)).remove(0)).collect();
+    let expected = bits(&expected);
+    for (threads, batch, chunk) in [(2, 1, 1), (1, 3, 7), (2, 3, 64), (1, 16, 512), (2, 16, 7), (2, 16, 512)]
+    {
+        let mut runner = demo(Setup { threads, chunk, ..setup });
+        let found: Vec<_> = prompts.chunks(batch).flat_map(|prompts| runner.batch(prompts)).collect();
+        equal(&format!("{threads} threads, batch {batch}, chunk {chunk}"), &bits(&found), &expected);
+    }
+}
+
+#[test]
+fn a_long_prompt_has_the_same_logits_in_chunks_of_any_size() {
+    let setup = Setup { mode: Mode::Shipped, isa: Isa::best(), threads: 2, chunk: 512 };
+    let prompt = prompts(1, 600);
+    let expected = bits(&demo(setup).batch(&prompt));
+    for chunk in [1, 7, 64] {
+        equal(&format!("chunk {chunk}"), &bits(&demo(Setup { chunk, ..setup }).batch(&prompt)), &expected);
+    }
+}
+
+#[test]
+fn logits_do_not_depend_on_the_instruction_set() {
+    let setup = Setup { mode: Mode::Shipped, isa: Isa::Reference, threads: 2, chunk: 64 };
+    let prompts = prompts(3, 40);
+    let expected = bits(&demo(setup).batch(&prompts));
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+        equal(isa.name(), &bits(&demo(Setup { isa, ..setup }).batch(&prompts)), &expected);
+    }
+}
