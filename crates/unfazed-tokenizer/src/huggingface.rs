@@ -109,17 +109,18 @@ fn check_merges(description: &Value) -> Result<(), TokenizerError> {
     Ok(())
 }
 
-/// Text of a token and whether it was added.
+/// Text of a token.
 struct Text {
     content: String,
-    added: bool,
+    /// An added token: its text is not in the vocabulary's alphabet.
+    as_it_stands: bool,
     special: bool,
 }
 
 fn texts(whole: &tokenizers::Tokenizer, vocab: usize) -> Result<BTreeMap<u32, Text>, TokenizerError> {
     let mut texts = BTreeMap::new();
     for (content, token) in whole.get_model().get_vocab() {
-        texts.insert(token, Text { content, added: false, special: false });
+        texts.insert(token, Text { content, as_it_stands: false, special: false });
     }
     if let Some((&last, _)) = texts.last_key_value()
         && usize::try_from(last).is_ok_and(|last| last >= vocab)
@@ -129,7 +130,13 @@ fn texts(whole: &tokenizers::Tokenizer, vocab: usize) -> Result<BTreeMap<u32, Te
     for (token, added) in whole.get_added_tokens_decoder() {
         // Some models list added tokens that their embedding has no row for. They can't be used.
         if usize::try_from(token).is_ok_and(|token| token < vocab) {
-            texts.insert(token, Text { content: added.content, added: true, special: added.special });
+            // One that is found in normalized text stands for that.
+            let vocabulary = whole.get_added_vocabulary();
+            let normalized =
+                vocabulary.simple_id_to_token(token).filter(|text| !added.special && *text != added.content);
+            let as_it_stands = normalized.is_none();
+            let content = normalized.unwrap_or(added.content);
+            texts.insert(token, Text { content, as_it_stands, special: added.special });
         }
     }
     Ok(texts)
@@ -229,7 +236,9 @@ fn pieces(
     for (&token, text) in texts {
         let content = text.content.as_str();
         let bytes = match kind {
-            _ if text.added && (text.special || *kind != Decoding::Other) => content.as_bytes().to_vec(),
+            _ if text.as_it_stands && (text.special || *kind != Decoding::Other) => {
+                content.as_bytes().to_vec()
+            }
             Decoding::ByteLevel => byte_level::bytes_of(content),
             Decoding::SentencePiece { .. } => byte_piece(content)
                 .map_or_else(|| content.replace(SPACE, " ").into_bytes(), |byte| vec![byte]),

@@ -122,20 +122,16 @@ impl Tokenizer {
         Ok(tokens)
     }
 
-    /// Encodes a prompt that was put together from pieces. Ordinary text runs on across their borders, special
-    /// tokens don't. No BOS is added: a chat template writes it where its model wants it.
+    /// Encodes a prompt that was put together from pieces. Ordinary text runs on across their borders; special
+    /// tokens don't, not even where both pieces may contain them. No BOS is added: a chat template writes it where its model wants it.
     pub fn encode_segments(&self, segments: &[Segment<'_>]) -> Result<Vec<u32>, TokenizerError> {
         let mut text = String::with_capacity(segments.iter().map(|s| s.text.len()).sum());
         let mut parsed: Vec<Range<usize>> = Vec::new();
         for segment in segments {
             let start = text.len();
             text.push_str(&segment.text);
-            if segment.special == SpecialText::Plain {
-                continue;
-            }
-            match parsed.last_mut() {
-                Some(last) if last.end == start => last.end = text.len(),
-                _ => parsed.push(start..text.len()),
+            if segment.special == SpecialText::Parse {
+                parsed.push(start..text.len());
             }
         }
         self.encode_ranges(&text, &parsed)
