@@ -13,7 +13,6 @@
 
 pub mod activations;
 pub mod attention;
-mod instantiate;
 pub mod isa;
 pub mod lanes;
 pub mod matmul;

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::Isa;
-use crate::instantiate::{Kernel, instantiate};
+use crate::lanes::{Kernel, Lanes, dispatch};
 
 use super::quantise::{Grain, quantise_block};
 
@@ -200,12 +200,12 @@ impl RowSlot<'_> {
     ///
     /// # Panics
     ///
-    /// If `x` has not the slot's columns, or the processor does not run `isa`.
+    /// If `x` has not the slot's columns.
     pub fn quantise(&mut self, isa: Isa, x: &[f32]) {
         match self.block {
             Some(block) => {
                 assert_eq!(x.len(), self.quants.len(), "columns of the slot");
-                instantiate(isa, Quantise { block, x, quants: self.quants, scales: self.scales });
+                dispatch(isa, Quantise { block, x, quants: self.quants, scales: self.scales });
             }
             None => self.floats.copy_from_slice(x),
         }
@@ -223,7 +223,7 @@ impl Kernel for Quantise<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<L: Lanes>(self, _: L) {
         let blocks = self.x.chunks_exact(self.block).zip(self.quants.chunks_exact_mut(self.block));
         for ((x, quants), scale) in blocks.zip(self.scales) {
             *scale = quantise_block(x, quants);

@@ -17,7 +17,7 @@
 use unfazed_formats::BlockFormat;
 
 use crate::Isa;
-use crate::instantiate::{Kernel, instantiate};
+use crate::lanes::{Kernel, Lanes, dispatch};
 
 use super::quantise::Grain;
 use super::rows::QuantisedRows;
@@ -98,7 +98,7 @@ impl Tile {
     /// # Panics
     ///
     /// If there are more than [`TILE_ROWS`] indices, an index is beyond the rows, the rows have neither the
-    /// format's grain nor [`Grain::Float`], or the processor does not run `isa`.
+    /// format's grain nor [`Grain::Float`].
     pub fn gather(&mut self, isa: Isa, format: BlockFormat, rows: &QuantisedRows, indices: &[usize]) {
         let grain = rows.grain();
         assert!(indices.len() <= TILE_ROWS, "{} rows in a tile of {TILE_ROWS}", indices.len());
@@ -130,7 +130,7 @@ impl Tile {
             for (scale, place) in scales.iter().zip(self.scales[i..].iter_mut().step_by(m)) {
                 *place = *scale;
             }
-            instantiate(isa, Gather { tile: self, sums, row: i, quants });
+            dispatch(isa, Gather { tile: self, sums, row: i, quants });
         }
     }
 
@@ -213,7 +213,7 @@ impl Kernel for Gather<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<L: Lanes>(self, _: L) {
         let (m, row, tile) = (self.tile.rows, self.row, self.tile);
         for (group, quants) in self.quants.chunks_exact(32).enumerate() {
             let at = group * m + row;

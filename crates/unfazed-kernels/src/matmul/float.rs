@@ -1,14 +1,15 @@
 //! Weights as floats times f32 activations: `acc = fma(w, x, acc)`, column by column.
 //!
-//! Serves float matrices, and any matrix when the tile has f32 activations (the test mode). Compiled per
-//! instruction set.
+//! Serves float matrices, and any matrix when the tile has f32 activations (the test mode). One body for all
+//! instruction sets: columns are unpacked to f32 in the first-level cache, and the rows pass over them in groups
+//! whose accumulators stay in registers.
 
 use std::ops::Range;
 
 use unfazed_formats::BlockFormat;
 
 use crate::activations::{TILE_ROWS, Tile};
-use crate::instantiate::{Kernel, instantiate};
+use crate::lanes::{Kernel, Lanes, dispatch};
 use crate::panel::{CHUNK, PackedMatrix, unpack_columns};
 use crate::{Isa, LANES};
 
@@ -24,7 +25,7 @@ pub(super) fn multiply(
 ) {
     for panel in panels {
         let format = w.layout().format();
-        instantiate(isa, Panel { format, bytes: w.panel(panel), panel, tile, output });
+        dispatch(isa, Panel { format, bytes: w.panel(panel), panel, tile, output });
     }
 }
 
@@ -40,24 +41,53 @@ impl Kernel for Panel<'_, '_> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<L: Lanes>(self, lanes: L) {
         let (rows, columns) = (self.tile.rows(), self.tile.columns());
         let mut accumulators = [[0.0f32; LANES]; TILE_ROWS];
         let mut weights = [[0.0f32; LANES]; CHUNK];
         for first in (0..columns).step_by(CHUNK) {
             let weights = &mut weights[..CHUNK.min(columns - first)];
             unpack_columns(self.format, self.bytes, first, weights);
-            for (t, accumulator) in accumulators[..rows].iter_mut().enumerate() {
-                let x = &self.tile.floats(t)[first..];
-                for (w, &x) in weights.iter().zip(x) {
-                    for lane in 0..LANES {
-                        accumulator[lane] = w[lane].mul_add(x, accumulator[lane]);
-                    }
-                }
+            let x = |t: usize| &self.tile.floats(t)[first..][..weights.len()];
+            let (eights, rest) = accumulators[..rows].as_chunks_mut::<8>();
+            let (pairs, ones) = rest.as_chunks_mut::<2>();
+            let mut t = 0;
+            for eight in eights {
+                add(lanes, weights, std::array::from_fn(|i| x(t + i)), eight);
+                t += 8;
+            }
+            for pair in pairs {
+                add(lanes, weights, [x(t), x(t + 1)], pair);
+                t += 2;
+            }
+            for one in ones.as_chunks_mut::<1>().0 {
+                add(lanes, weights, [x(t)], one);
             }
         }
         for (t, accumulator) in accumulators[..rows].iter().enumerate() {
             self.output.store(t, self.panel, accumulator);
         }
+    }
+}
+
+/// Adds the products of columns with T rows. `x` has one activation a column for each row.
+#[inline(always)]
+fn add<L: Lanes, const T: usize>(
+    lanes: L,
+    weights: &[[f32; LANES]],
+    x: [&[f32]; T],
+    accumulators: &mut [[f32; LANES]; T],
+) {
+    // Without this the length of each row would be checked at each column.
+    let x = x.map(|x| &x[..weights.len()]);
+    let mut sums: [L::V; T] = std::array::from_fn(|t| lanes.load(&accumulators[t]));
+    for (k, w) in weights.iter().enumerate() {
+        let w = lanes.load(w);
+        for t in 0..T {
+            sums[t] = lanes.fma(w, lanes.splat(x[t][k]), sums[t]);
+        }
+    }
+    for t in 0..T {
+        lanes.store(sums[t], &mut accumulators[t]);
     }
 }

@@ -56,6 +56,7 @@ pub fn matmul(
     stride: usize,
 ) {
     let layout = w.layout();
+    assert!(isa.available(), "this processor does not run {}", isa.name());
     assert!(panels.start <= panels.end && panels.end <= layout.panels(), "panels {panels:?}");
     assert_eq!(tile.format(), layout.format(), "the tile is laid out for another format");
     assert_eq!(tile.columns(), layout.columns(), "the tile has other columns than the matrix");
@@ -66,9 +67,8 @@ pub fn matmul(
     match tile.grain() {
         Grain::Float => float::multiply(isa, w, panels, tile, &mut output),
         Grain::Per32 | Grain::Per256 => {
-            assert!(isa.available(), "this processor does not run {}", isa.name());
             match isa {
-                // SAFETY: the processor has the features: those of the module are what `available` looks for.
+                // SAFETY: the processor has the features: `available` looks for all that the module uses.
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512 => unsafe { avx512::multiply(w, panels, tile, &mut output) },
                 // SAFETY: as above.

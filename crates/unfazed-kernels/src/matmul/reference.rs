@@ -1,10 +1,12 @@
 //! The definition for int8 activations, on any processor.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
-use crate::LANES;
 use crate::activations::{TILE_ROWS, Tile};
+use crate::lanes::{Kernel, Lanes, dispatch};
 use crate::panel::{Codes, PackedMatrix, Unpacked, for_codes};
+use crate::{Isa, LANES};
 
 use super::output::Output;
 
@@ -12,11 +14,30 @@ use super::output::Output;
 pub(super) fn multiply(w: &PackedMatrix<'_>, panels: Range<usize>, tile: &Tile, output: &mut Output<'_>) {
     for_codes!(w.layout().format(), C => {
         for panel in panels {
-            multiply_panel::<C>(w.panel(panel), panel, tile, output);
+            let (bytes, codes) = (w.panel(panel), PhantomData);
+            dispatch(Isa::Reference, Panel::<C> { bytes, panel, tile, output, codes });
         }
     }, {});
 }
 
+struct Panel<'a, 'out, C> {
+    bytes: &'a [u8],
+    panel: usize,
+    tile: &'a Tile,
+    output: &'a mut Output<'out>,
+    codes: PhantomData<C>,
+}
+
+impl<C: Codes> Kernel for Panel<'_, '_, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, _: L) {
+        multiply_panel::<C>(self.bytes, self.panel, self.tile, self.output);
+    }
+}
+
+#[inline(always)]
 fn multiply_panel<C: Codes>(bytes: &[u8], panel: usize, tile: &Tile, output: &mut Output<'_>) {
     let rows = tile.rows();
     let mut accumulators = [[0.0f32; LANES]; TILE_ROWS];
@@ -37,6 +58,7 @@ fn multiply_panel<C: Codes>(bytes: &[u8], panel: usize, tile: &Tile, output: &mu
 }
 
 /// A block of weights times block `b` of row `t`, less the scale of the activations.
+#[inline(always)]
 fn dot_block<C: Codes>(block: &Unpacked, tile: &Tile, b: usize, t: usize) -> [f32; LANES] {
     let mut p = [0.0f32; LANES];
     let mut minimums = [0i32; LANES];

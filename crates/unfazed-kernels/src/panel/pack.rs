@@ -3,6 +3,7 @@
 //! The layouts of file blocks are those of the GGUF specification (`ggml-common.h`).
 
 use unfazed_formats::BlockFormat;
+use unfazed_formats::block::k_scales;
 
 use crate::LANES;
 
@@ -114,10 +115,11 @@ impl Source<'_> {
         let mut scales = [0; 2 * LINE];
         let mut minimums = [0; 2 * LINE];
         for (lane, packed) in self.lanes(4, 12).enumerate() {
+            let Some(packed) = packed.first_chunk() else { continue };
+            let (scale, minimum) = k_scales(packed);
             for j in 0..8 {
-                let (scale, minimum) = k_scale_and_minimum(packed, j);
-                scales[j * LANES + lane] = scale;
-                minimums[j / 2 * 32 + lane * 2 + j % 2] = minimum;
+                scales[j * LANES + lane] = scale[j];
+                minimums[j / 2 * 32 + lane * 2 + j % 2] = minimum[j];
             }
         }
         let (low, high) = out.split_at_mut(2 * LINE);
@@ -128,16 +130,5 @@ impl Source<'_> {
         for (x, high) in high[..LINE].iter_mut().enumerate() {
             *high = top(x) | top(x + LINE) << 4;
         }
-    }
-}
-
-/// Scale and minimum of sub-block `j` from the 12 bytes of a Q4_K or Q5_K block: 6 bits each.
-#[inline(always)]
-fn k_scale_and_minimum(packed: &[u8], j: usize) -> (u8, u8) {
-    if j < 4 {
-        (packed[j] & 63, packed[j + 4] & 63)
-    } else {
-        let low = packed[j + 4];
-        (low & 15 | packed[j - 4] >> 6 << 4, low >> 4 | packed[j] >> 6 << 4)
     }
 }

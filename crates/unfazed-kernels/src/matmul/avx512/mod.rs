@@ -11,6 +11,8 @@
 //! | `superblock` | Q4_K, Q5_K, Q6_K |
 
 #![allow(unsafe_code)]
+// Several arrays are indexed alike by panel, row and sum; the loops over those unroll.
+#![allow(clippy::needless_range_loop)]
 
 mod block32;
 mod superblock;
