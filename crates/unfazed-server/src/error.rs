@@ -39,12 +39,12 @@ pub enum ServerError {
         engine: String,
     },
     /// The engine died each time before it was ready.
-    #[error("the engine stopped {attempts} times before it was ready, the last time with {exit}")]
+    #[error("the engine stopped {attempts} times before it was ready: {cause}")]
     NeverReady {
         /// How often it was started.
         attempts: u32,
-        /// How it ended.
-        exit: String,
+        /// How it ended the last time.
+        cause: String,
     },
     /// The operating system refused a thread, a descriptor or randomness.
     #[error("{what}: {source}")]

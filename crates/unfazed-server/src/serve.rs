@@ -138,11 +138,11 @@ async fn fatal(phase: &mut watch::Receiver<Phase>) -> ServerError {
         Ok(Phase::Failed(Fatal::Build(engine))) => {
             ServerError::Build { front: unfazed_wire::BUILD_ID.to_owned(), engine: engine.clone() }
         }
-        Ok(Phase::Failed(Fatal::NeverReady(attempts, exit))) => {
-            ServerError::NeverReady { attempts: *attempts, exit: exit.clone() }
+        Ok(Phase::Failed(Fatal::NeverReady(attempts, cause))) => {
+            ServerError::NeverReady { attempts: *attempts, cause: cause.clone() }
         }
         // Nothing stops the engine while the server runs.
-        Ok(_) | Err(_) => ServerError::NeverReady { attempts: 0, exit: "an order to stop".to_owned() },
+        Ok(_) | Err(_) => ServerError::NeverReady { attempts: 0, cause: "an order to stop".to_owned() },
     }
 }
 

@@ -130,3 +130,80 @@ impl Visible {
         Piece { text, scored }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use unfazed_formats::TokenizerSource;
+    use unfazed_formats::checkpoint::GgufTokenizer;
+    use unfazed_tokenizer::Tokenizer;
+
+    use super::*;
+
+    /// Tokens 3 and up are the bytes 0 and up.
+    const FIRST_BYTE: u32 = 3;
+
+    fn bytes_only() -> Tokenizer {
+        let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).to_vec();
+        tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
+        let types = (0..tokens.len()).map(|token| [2, 3, 3].get(token).copied().unwrap_or(6)).collect();
+        let source = GgufTokenizer {
+            file: "bytes.gguf".to_owned(),
+            model: "llama".to_owned(),
+            scores: vec![0.0; tokens.len()],
+            types,
+            tokens,
+            unknown: Some(0),
+            bos: Some(1),
+            eos: Some(2),
+            ..GgufTokenizer::default()
+        };
+        Tokenizer::new(&TokenizerSource::Gguf(source), 259).unwrap()
+    }
+
+    fn shown(tokenizer: &Tokenizer, text: &[u8], stops: &[String]) -> (Piece, bool) {
+        let mut visible = Visible::new(tokenizer.continuing_detokenizer(), stops.to_vec(), 0);
+        let mut all = Piece::default();
+        let mut add = |piece: Piece| {
+            all.text += &piece.text;
+            all.scored.extend(piece.scored);
+        };
+        for byte in text {
+            let token = FIRST_BYTE + u32::from(*byte);
+            add(visible.push(token, Some(TokenLogprobs { token, logprob: -1.0, top: Vec::new() })));
+        }
+        add(visible.finish());
+        (all, visible.stopped())
+    }
+
+    #[test]
+    fn a_tokens_score_comes_with_its_text_and_goes_with_it() {
+        let tokenizer = bytes_only();
+        let (all, stopped) = shown(&tokenizer, "aébSTOPx".as_bytes(), &["STOP".to_owned()]);
+        assert!(stopped);
+        assert_eq!(all.text, "aéb");
+        let offsets: Vec<usize> = all.scored.iter().map(|scored| scored.offset).collect();
+        assert_eq!(offsets, [0, 1, 1, 2], "both bytes of a character begin where it does");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_is_the_text_up_to_the_first_stop_string_however_it_is_cut_into_tokens(
+            text in proptest::collection::vec(prop_oneof![Just(b'a'), Just(b'b'), Just(0xc3), Just(0xa9), Just(0xff)], 0..24),
+            stops in proptest::collection::vec("[abé]{1,4}", 0..4),
+        ) {
+            let tokenizer = bytes_only();
+            let whole = String::from_utf8_lossy(&text);
+            let mut filter = StopStrings::new(stops.clone());
+            let mut expected = filter.push(&whole);
+            expected += &filter.finish();
+            let (all, stopped) = shown(&tokenizer, &text, &stops);
+            prop_assert_eq!(&all.text, &expected);
+            prop_assert_eq!(stopped, filter.found());
+            if !stopped {
+                prop_assert_eq!(all.scored.len(), text.len());
+            }
+            prop_assert!(all.scored.iter().all(|scored| scored.offset <= expected.chars().count()));
+        }
+    }
+}

@@ -87,10 +87,7 @@ impl Metrics {
                 "unfazed_time_per_token_seconds",
                 "Mean time per generated token of an answer",
             ),
-            queue: describe_histogram(
-                "unfazed_queue_seconds",
-                "From a request's arrival to its first computed position",
-            ),
+            queue: describe_histogram("unfazed_queue_seconds", "Wait for a place in the engine"),
             handle: recorder.handle(),
             recorder,
         })
@@ -119,6 +116,10 @@ impl Metrics {
         self.generated_tokens.increment(1);
     }
 
+    pub(crate) fn queued(&self, milliseconds: f64) {
+        self.queue.record(milliseconds / 1e3);
+    }
+
     pub(crate) fn first_token(&self, after: Duration) {
         self.first_token.record(after.as_secs_f64());
     }
@@ -127,7 +128,6 @@ impl Metrics {
     pub(crate) fn finished(&self, timings: &unfazed_wire::Timings) {
         self.prompt_tokens.increment(timings.prompt_tokens as u64);
         self.cached_tokens.increment(timings.cached_tokens as u64);
-        self.queue.record(timings.queue_ms / 1e3);
         if timings.predicted_tokens > 0 {
             self.per_token.record(timings.predicted_ms / 1e3 / timings.predicted_tokens as f64);
         }

@@ -58,7 +58,7 @@ pub(crate) fn router(app: App, cors: Option<&CorsOrigins>) -> Router {
         .route("/metrics", get(metrics::get))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
-        .layer(CatchPanicLayer::custom(panicked))
+        .layer(CatchPanicLayer::custom(|cause: Box<dyn Any + Send>| panicked(&*cause)))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), gate))
         .with_state(app);
     match cors {
@@ -117,7 +117,7 @@ async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     ApiError::method(format!("{} does not take {method}", uri.path()))
 }
 
-fn panicked(cause: Box<dyn Any + Send + 'static>) -> Response {
+fn panicked(cause: &(dyn Any + Send)) -> Response {
     let text = cause.downcast_ref::<&str>().copied();
     let text = text.or_else(|| cause.downcast_ref::<String>().map(String::as_str)).unwrap_or("unknown cause");
     tracing::error!("a request's handler panicked: {text}");

@@ -84,8 +84,8 @@ fn keep(shared: &Shared, orders: &Orders) {
         let fatal = match life.end {
             End::LoadFailed(message) => Some(Fatal::Load(message)),
             End::OtherBuild(build) => Some(Fatal::Build(build)),
-            End::Died(_) if !was_ready && backoff.deaths() >= FIRST_STARTS => {
-                Some(Fatal::NeverReady(backoff.deaths(), exit.to_string()))
+            End::Died(message) if !was_ready && backoff.deaths() >= FIRST_STARTS => {
+                Some(Fatal::NeverReady(backoff.deaths(), format!("{message} ({exit})")))
             }
             End::Died(_) => None,
         };
@@ -148,7 +148,11 @@ fn tell_of_death(shared: &Shared, orders: &Orders, end: &End, exit: Exit) {
         shared.note(&state);
     }
     let message = end.to_string();
-    tracing::error!(%exit, failed_requests = ended.len(), "the engine stopped: {message}");
     let failed_requests = ended.len();
+    match end {
+        End::Died(_) => tracing::error!(%exit, failed_requests, "the engine stopped: {message}"),
+        // The server ends with this line, and says it once.
+        End::LoadFailed(_) | End::OtherBuild(_) => {}
+    }
     (orders.events)(Event::EngineExit { code: exit.code, signal: exit.signal, message, failed_requests });
 }

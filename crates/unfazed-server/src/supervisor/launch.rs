@@ -123,3 +123,63 @@ impl Process for ChildProcess {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// A program that is a shell script; its first argument is `engine`.
+    fn script(folder: &tempfile::TempDir, text: &str) -> EngineProgram {
+        let path = folder.path().join("program");
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        EngineProgram::at(path)
+    }
+
+    fn wait_for_exit(process: &dyn Process) -> Exit {
+        let start = Instant::now();
+        loop {
+            if let Some(exit) = process.exit() {
+                return exit;
+            }
+            assert!(start.elapsed() < Duration::from_secs(30), "the process does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn an_engine_gets_its_arguments_and_its_link_as_standard_input() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = script(&folder, "echo \"$@\" >&0; exit 5").argument("--log").argument("warn");
+        let (mut link, process) = program.launch().unwrap();
+        let mut said = String::new();
+        link.read_to_string(&mut said).unwrap();
+        assert_eq!(said, "engine --log warn\n");
+        assert_eq!(wait_for_exit(&*process), Exit { code: Some(5), signal: None });
+        process.kill();
+    }
+
+    #[test]
+    fn a_kill_reaches_the_whole_group() {
+        let folder = tempfile::tempdir().unwrap();
+        // The child holds the link too: only once both are gone does it end.
+        let program = script(&folder, "sleep 600 & echo begun >&0; wait");
+        let (mut link, process) = program.launch().unwrap();
+        let mut said = [0; 6];
+        link.read_exact(&mut said).unwrap();
+        assert_eq!(process.exit(), None);
+        process.kill();
+        assert_eq!(wait_for_exit(&*process), Exit { code: None, signal: Some(9) });
+        assert_eq!(link.read(&mut said).unwrap(), 0);
+    }
+
+    #[test]
+    fn the_running_program_can_be_found() {
+        let program = EngineProgram::current().unwrap();
+        assert!(program.path.exists(), "{}", program.path.display());
+    }
+}

@@ -1,5 +1,8 @@
 //! The HTTP layer against an engine inside the test's process that speaks the wire protocol and answers by a script.
 
+// Clippy exempts test functions by itself, and not what they call.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod chat;
 mod completions;
 mod fake_engine;

@@ -108,7 +108,7 @@ fn render(model: &Model, fields: &Fields<'_>) -> Result<Vec<u32>, ApiError> {
 }
 
 fn tools(fields: &Fields<'_>) -> Result<Option<Value>, ApiError> {
-    let tools: Option<Vec<Map<String, Value>>> = fields.get("tools", "a list of objects")?;
+    let tools: Option<Vec<Map<String, Value>>> = fields.tree("tools", "a list of objects")?;
     match fields.get::<Value>("tool_choice", "a string or an object")? {
         None => {}
         Some(Value::String(choice)) if choice == "auto" => {}
@@ -123,7 +123,8 @@ fn tools(fields: &Fields<'_>) -> Result<Option<Value>, ApiError> {
 
 /// Values for the template: `chat_template_kwargs`, and `enable_thinking` by itself as other servers take it.
 fn template_kwargs(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
-    let mut kwargs: Map<String, Value> = fields.get("chat_template_kwargs", "an object")?.unwrap_or_default();
+    let mut kwargs: Map<String, Value> =
+        fields.tree("chat_template_kwargs", "an object")?.unwrap_or_default();
     if let Some(thinking) = fields.flag("enable_thinking")? {
         kwargs.insert("enable_thinking".to_owned(), thinking.into());
     }

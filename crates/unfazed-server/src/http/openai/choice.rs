@@ -110,6 +110,7 @@ impl Choice {
                 }
                 Some(Update::Finished(reason, timings)) => {
                     self.show_echo()?;
+                    self.metrics.queued(timings.queue_ms);
                     let rest = self.visible.finish();
                     let reason = if self.visible.stopped() { FinishReason::Stop } else { reason };
                     self.show(rest);

@@ -65,7 +65,7 @@ impl Prepared {
         refuse_unsupported(&fields)?;
         let logprobs = fields.integer("logprobs", 0..=MAX_TOP_LOGPROBS)?.map(|top| top as u32);
         let echo = fields.flag("echo")?.unwrap_or(false);
-        let prompts: Option<Prompts> = fields.get("prompt", prompts::EXPECTED)?;
+        let prompts: Option<Prompts> = fields.large("prompt", prompts::EXPECTED)?;
         let Some(Prompts(prompts)) = prompts else {
             return Err(ApiError::field(
                 "prompt",

@@ -12,6 +12,10 @@ use super::super::error::ApiError;
 
 /// Most fields of a request that are looked at.
 const MAX_FIELDS: usize = 1000;
+/// Longest text of a setting, in bytes: a bias for each token of a large vocabulary fits.
+const MAX_SETTING_BYTES: usize = 4 << 20;
+/// Most JSON values in a field that is kept as JSON. Each takes up to 100 bytes, however short its text is.
+const MAX_VALUES: usize = 1 << 20;
 /// Most characters of a value in an error.
 const SHOWN: usize = 60;
 
@@ -35,8 +39,38 @@ impl<'a> Fields<'a> {
         (value != "null").then_some(value)
     }
 
-    /// A field of any type. `expected` completes the sentence "... is expected".
+    /// A setting of any type. `expected` completes the sentence "... is expected".
     pub(crate) fn get<T: DeserializeOwned>(&self, name: &str, expected: &str) -> Result<Option<T>, ApiError> {
+        match self.raw(name).map_or(0, str::len) {
+            bytes if bytes > MAX_SETTING_BYTES => {
+                let message = format!("{name} has {bytes} bytes: at most {MAX_SETTING_BYTES} are taken");
+                Err(ApiError::field(name, message))
+            }
+            _ => self.large(name, expected),
+        }
+    }
+
+    /// A field that is kept as JSON.
+    pub(crate) fn tree<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        expected: &str,
+    ) -> Result<Option<T>, ApiError> {
+        match self.raw(name).map_or(0, values) {
+            values if values > MAX_VALUES => {
+                let message = format!("{name} has more than {MAX_VALUES} values");
+                Err(ApiError::field(name, message))
+            }
+            _ => self.large(name, expected),
+        }
+    }
+
+    /// A field whose type takes hardly more memory than its text.
+    pub(crate) fn large<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        expected: &str,
+    ) -> Result<Option<T>, ApiError> {
         let Some(raw) = self.raw(name) else { return Ok(None) };
         match serde_json::from_str(raw) {
             Ok(value) => Ok(Some(value)),
@@ -81,6 +115,21 @@ impl<'a> Fields<'a> {
             (value, _) => Ok(value),
         }
     }
+}
+
+/// JSON values in a text that is JSON, keys counted with their values.
+fn values(json: &str) -> usize {
+    let (mut values, mut in_string, mut escaped) = (1, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            b',' | b'[' | b'{' if !in_string => values += 1,
+            _ => {}
+        }
+    }
+    values
 }
 
 /// The error for a value that is not what its field takes.
@@ -157,6 +206,22 @@ mod tests {
         assert!(message(&error).contains("line 2 column 6"), "{}", message(&error));
         assert!(message(&Fields::parse(b"[]").unwrap_err()).contains("a JSON object"));
         assert!(Fields::parse(b"{}{}").is_err());
+    }
+
+    #[test]
+    fn what_would_take_far_more_memory_than_its_text_is_refused_by_size() {
+        let list =
+            |item: &str, count: usize| format!("{{\"x\": [{}{item}]}}", format!("{item},").repeat(count));
+        let body = list("0", MAX_VALUES);
+        let error =
+            Fields::parse(body.as_bytes()).unwrap().tree::<serde_json::Value>("x", "a list").unwrap_err();
+        assert!(message(&error).contains("more than 1048576 values"), "{}", message(&error));
+        let body = list("\",[{\\\"\"", 10);
+        assert!(Fields::parse(body.as_bytes()).unwrap().tree::<serde_json::Value>("x", "a list").is_ok());
+        assert_eq!(values(r#"["a,[{\",", {"b": 1}]"#), 4);
+        let body = list("\"\"", MAX_SETTING_BYTES / 3);
+        let error = Fields::parse(body.as_bytes()).unwrap().get::<Vec<String>>("x", "a list").unwrap_err();
+        assert!(message(&error).contains("at most 4194304 are taken"), "{}", message(&error));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::fields::{Fields, unexpected};
 /// Reads `messages`: objects with a role; content is text. Lists of text parts are joined, other parts refused.
 pub(crate) fn read(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
     let expected = "a list of messages";
-    let messages: Option<Vec<Value>> = fields.get("messages", expected)?;
+    let messages: Option<Vec<Value>> = fields.tree("messages", expected)?;
     let messages = messages.unwrap_or_default();
     if messages.is_empty() {
         let message = "messages is missing or empty: a list of at least one message is expected";

@@ -17,7 +17,9 @@ pub(crate) enum Prompt {
 pub(crate) struct Prompts(pub(crate) Vec<Prompt>);
 
 /// What `prompt` may be, for errors.
-pub(crate) const EXPECTED: &str = "a string, a list of token ids, or a list of either";
+pub(crate) const EXPECTED: &str = "a string, a list of token ids, or a list of at most 4096 of either";
+/// Most prompts that are read. How many a server takes at a time is checked later, and is less.
+const MAX_PROMPTS: usize = 4096;
 
 /// An element of the list: a token of the only prompt, or a prompt of several.
 enum Element {
@@ -45,6 +47,9 @@ impl<'de> Deserialize<'de> for Prompts {
                     match element {
                         Element::Token(token) => tokens.push(token),
                         Element::Prompt(prompt) => prompts.push(prompt),
+                    }
+                    if prompts.len() > MAX_PROMPTS {
+                        return Err(A::Error::custom("too many prompts"));
                     }
                     if !tokens.is_empty() && !prompts.is_empty() {
                         return Err(A::Error::custom("token ids beside prompts"));
@@ -115,5 +120,6 @@ mod tests {
         {
             assert_eq!(parse(json), None, "{json}");
         }
+        assert_eq!(parse(&format!("[{}\"\"]", "\"\",".repeat(MAX_PROMPTS))), None);
     }
 }

@@ -42,8 +42,8 @@ impl Settings {
     pub(crate) fn read(fields: &Fields<'_>, vocab: usize) -> Result<Settings, ApiError> {
         refuse_unsupported(fields)?;
         fields.get::<String>("model", "the model's name")?;
-        let max_tokens = match fields.integer("max_completion_tokens", 0..=u64::MAX)? {
-            None => fields.integer("max_tokens", 0..=u64::MAX)?,
+        let max_tokens = match max_tokens(fields, "max_completion_tokens")? {
+            None => max_tokens(fields, "max_tokens")?,
             most => most,
         };
         Ok(Settings {
@@ -52,10 +52,19 @@ impl Settings {
             choices: fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as usize,
             stops: stops(fields)?,
             ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
-            max_tokens: max_tokens.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
+            max_tokens,
             sampling: sampling(fields, vocab)?,
         })
     }
+}
+
+/// llama.cpp's word for as many as the context leaves is -1.
+fn max_tokens(fields: &Fields<'_>, name: &str) -> Result<Option<usize>, ApiError> {
+    if fields.get::<i64>(name, "a whole number").is_ok_and(|most| most == Some(-1)) {
+        return Ok(Some(usize::MAX));
+    }
+    let most = fields.integer(name, 0..=u64::MAX)?;
+    Ok(most.map(|most| usize::try_from(most).unwrap_or(usize::MAX)))
 }
 
 fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
@@ -203,6 +212,7 @@ mod tests {
         let settings = settings.unwrap();
         assert_eq!(settings.sampling.logit_bias, [(7, -100.0), (9, 1.0)]);
         assert_eq!(settings.max_tokens, Some(4));
+        assert_eq!(read(r#"{"max_tokens": -1}"#).unwrap().max_tokens, Some(usize::MAX));
     }
 
     #[test]
@@ -218,7 +228,7 @@ mod tests {
             (r#"{"repetition_penalty": 0}"#, "repetition_penalty", "0"),
             (r#"{"response_format": {"type": "json_object"}}"#, "response_format", "json_object"),
             (r#"{"grammar": "root ::= x"}"#, "grammar", "not supported"),
-            (r#"{"max_tokens": -1}"#, "max_tokens", "-1"),
+            (r#"{"max_tokens": -2}"#, "max_tokens", "-2"),
             (r#"{"model": 1}"#, "model", "1"),
             (r#"{"stream_options": {"include_usage": "yes"}}"#, "stream_options", "yes"),
         ] {
