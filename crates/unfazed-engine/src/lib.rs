@@ -3,12 +3,12 @@
 //! | module | what |
 //! |---|---|
 //! | [`process`] | the whole `unfazed engine` process: from its socket to its end |
-//! | [`load`] | from the front's `Start` to an engine that computes |
+//! | `load` | from the front's `Start` to an engine that computes |
 //! | [`engine`] | the loop without a socket: messages in, steps, messages out |
 //! | [`scheduler`] | who is computed in a step: admission, chunked prefill mixed with decodes |
-//! | [`sequence`] | a request being computed |
-//! | [`advance`] | what a step's logits mean for a sequence |
-//! | [`outcome`] | what a step has to tell the front |
+//! | `sequence` | a request being computed |
+//! | `advance` | what a step's logits mean for a sequence |
+//! | `outcome` | what a step has to tell the front |
 //! | [`pages`] | KV pages: reserved at admission, given back at the end |
 //! | [`sampling`] | from logits to a token, and to log probabilities |
 //! | [`clock`] | time, injected |

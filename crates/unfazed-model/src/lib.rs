@@ -2,14 +2,14 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`model`] | sources of a checked checkpoint, the loaded model, its forward pass |
-//! | [`llama`] | the family `llama` (SmolLM2) |
-//! | [`qwen3`] | the family `qwen3` |
-//! | [`qwen3moe`] | the family `qwen3moe` |
-//! | [`attention`], [`feed_forward`], [`mixture`], [`ends`] | the pieces that families share |
-//! | [`names`] | what tensors are called in GGUF and Hugging Face files |
-//! | [`catalog`] | looking tensors up and checking them against the model's shape |
-//! | [`loader`] | moving checked tensors to a device, with progress |
+//! | `model` | sources of a checked checkpoint, the loaded model, its forward pass |
+//! | `llama` | the family `llama` (SmolLM2) |
+//! | `qwen3` | the family `qwen3` |
+//! | `qwen3moe` | the family `qwen3moe` |
+//! | `attention`, `feed_forward`, `mixture`, `ends` | the pieces that families share |
+//! | `names` | what tensors are called in GGUF and Hugging Face files |
+//! | `catalog` | looking tensors up and checking them against the model's shape |
+//! | `loader` | moving checked tensors to a device, with progress |
 //!
 //! Every piece is a struct over `M` (matrix) and `V` (vector). It is first made of *sources* (where the bytes are; made
 //! for all tensors before the first byte is read, so that a file that cannot work is refused at once), then of the

@@ -1,7 +1,5 @@
 //! The most likely tokens in order, without sorting the vocabulary. Ties go to the lower id throughout.
 
-use std::cmp::Ordering;
-
 use unfazed_kernels::LANES;
 
 /// True if all values are finite.
@@ -34,26 +32,36 @@ pub fn largest(values: &[f32], count: usize, out: &mut Vec<u32>) {
     if count == 0 {
         return;
     }
-    let value = |index: u32| values.get(index as usize).copied().unwrap_or(f32::NEG_INFINITY);
-    let order = |&a: &u32, &b: &u32| {
-        value(b).partial_cmp(&value(a)).unwrap_or(Ordering::Equal).then_with(|| a.cmp(&b))
-    };
     // What is kept grows to `room`, is cut to the best `count`, and from then on only better values come in. A later
     // value equal to the worst that was kept has a higher index, so it may be passed over.
     let room = count.saturating_mul(2).max(64);
+    let mut kept: Vec<u64> = Vec::with_capacity(room.min(values.len()));
     let mut bar = f32::NEG_INFINITY;
-    for (index, &candidate) in values.iter().enumerate() {
-        if candidate > bar || out.len() < count {
-            out.push(index as u32);
-            if out.len() >= room {
-                out.select_nth_unstable_by(count - 1, order);
-                out.truncate(count);
-                bar = value(out[count - 1]);
+    for (index, &value) in values.iter().enumerate() {
+        if value > bar || kept.len() < count {
+            kept.push(rank(value, index as u32));
+            if kept.len() >= room {
+                let (_, worst, _) = kept.select_nth_unstable(count - 1);
+                bar = values.get(index_of(*worst) as usize).copied().unwrap_or(bar);
+                kept.truncate(count);
             }
         }
     }
-    out.sort_unstable_by(order);
-    out.truncate(count);
+    kept.sort_unstable();
+    out.extend(kept.iter().take(count).map(|&rank| index_of(rank)));
+}
+
+/// A number that is smaller the larger the value and, among equal values, the smaller the index: comparing one number
+/// is several times as fast as looking two values up.
+fn rank(value: f32, index: u32) -> u64 {
+    // Both zeros are one value.
+    let bits = (value + 0.0).to_bits();
+    let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+    u64::from(!ascending) << 32 | u64::from(index)
+}
+
+fn index_of(rank: u64) -> u32 {
+    rank as u32
 }
 
 #[cfg(test)]

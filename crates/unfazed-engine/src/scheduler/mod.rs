@@ -3,9 +3,9 @@
 //! | module | what |
 //! |---|---|
 //! | [`limits`] | what the device was laid out for |
-//! | [`admission`] | which requests can be served at all |
-//! | [`queue`] | waiting and running sequences: submit, admit, cancel, end |
-//! | [`plan`] | the rows of the next step |
+//! | `admission` | which requests can be served at all |
+//! | `queue` | waiting and running sequences: submit, admit, cancel, end |
+//! | `plan` | the rows of the next step |
 //! | [`share`] | how rows are shared among prompts |
 //!
 //! A step has a row for each running answer and, in the rest of the chunk, rows of prompts. While answers run, prompts

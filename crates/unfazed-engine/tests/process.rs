@@ -1,0 +1,191 @@
+//! The engine process as its front sees it, with the demo model and a real socket; the process is a thread here.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // A test may.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread::{JoinHandle, spawn};
+
+use unfazed_engine::{EngineError, run};
+use unfazed_formats::Checkpoint;
+use unfazed_formats::source::{ByteSource, FileSource};
+use unfazed_wire::link::{self, Receiver, Sender};
+use unfazed_wire::{
+    BUILD_ID, FinishReason, ReadyInfo, RequestId, Sampling, Start, Submit, ToEngine, ToFront,
+};
+
+struct Front {
+    sender: Sender,
+    receiver: Receiver,
+    engine: JoinHandle<Result<(), EngineError>>,
+}
+
+/// Starts an engine and hears its hello.
+fn front() -> Front {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let engine = spawn(|| run(theirs));
+    let (sender, mut receiver) = link::split(ours).unwrap();
+    let hello = receiver.receive().unwrap();
+    assert_eq!(hello, Some(ToFront::Hello { build_id: BUILD_ID.to_owned() }));
+    Front { sender, receiver, engine }
+}
+
+fn demo() -> Vec<FileSource> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/stories-moe-29m-Q4_0.gguf");
+    Checkpoint::open_files(&path).unwrap()
+}
+
+fn start(files: &[FileSource]) -> Start {
+    Start {
+        files: files.iter().map(|file| file.name().to_owned()).collect(),
+        context: 256,
+        parallel: 2,
+        pages: 16,
+        page_tokens: 32,
+        chunk: 32,
+        threads: 2,
+        isa: None,
+    }
+}
+
+fn submit(id: u64, max_tokens: usize) -> ToEngine {
+    ToEngine::Submit(Box::new(Submit {
+        request: RequestId(id),
+        prompt: vec![1, 4093, 198, 6403, 1980, 253],
+        max_tokens,
+        sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+        stop_tokens: Vec::new(),
+        logprobs: Some(1),
+        prompt_logprobs: None,
+    }))
+}
+
+impl Front {
+    fn start(&mut self, start: &Start, files: &[FileSource]) {
+        let descriptors: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.file().as_fd()).collect();
+        self.sender.send_with_descriptors(&ToEngine::Start(Box::new(start.clone())), &descriptors).unwrap();
+    }
+
+    fn next(&mut self) -> ToFront {
+        self.receiver.receive().unwrap().unwrap()
+    }
+
+    /// Waits for Ready; checks the progress before it.
+    fn ready(&mut self) -> ReadyInfo {
+        let mut last = (0, 1);
+        loop {
+            match self.next() {
+                ToFront::Loading { done, total } => {
+                    assert!(done > last.0 && done <= total);
+                    last = (done, total);
+                }
+                ToFront::Ready(ready) => {
+                    assert_eq!(last.0, last.1, "loading did not end at its total");
+                    return ready;
+                }
+                other => panic!("{other:?} while loading"),
+            }
+        }
+    }
+
+    /// The tokens of a request until its end.
+    fn answer(&mut self, id: u64) -> (Vec<u32>, FinishReason) {
+        let mut tokens = Vec::new();
+        loop {
+            match self.next() {
+                ToFront::Tokens(events) => {
+                    tokens
+                        .extend(events.iter().filter(|event| event.request.0 == id).map(|event| event.token));
+                }
+                ToFront::Finished { request, reason, .. } if request.0 == id => return (tokens, reason),
+                ToFront::Finished { .. } | ToFront::Prefill { .. } => {}
+                other => panic!("{other:?} instead of an answer"),
+            }
+        }
+    }
+
+    /// What the engine says when it cannot load, and how it ends.
+    fn load_failure(mut self) -> String {
+        let message = match self.next() {
+            ToFront::LoadFailed(failure) => failure.message,
+            other => panic!("{other:?} instead of a failure"),
+        };
+        assert!(!message.contains('\n'));
+        assert_eq!(self.receiver.receive::<ToFront>().unwrap(), None);
+        match self.engine.join().unwrap() {
+            Err(EngineError::Load(same)) => assert_eq!(same, message),
+            other => panic!("{other:?}"),
+        }
+        message
+    }
+}
+
+#[test]
+fn an_engine_loads_computes_and_ends_after_a_shutdown() {
+    let files = demo();
+    let mut front = front();
+    front.start(&start(&files), &files);
+    let ready = front.ready();
+    assert_eq!(ready.threads, 2);
+    assert!(ready.weight_bytes > 10_000_000 && ready.kv_bytes == 4 * 8 * 2 * 64 * 32 * 16);
+    front.sender.send(&submit(1, 8)).unwrap();
+    let (tokens, reason) = front.answer(1);
+    assert_eq!((tokens.len(), reason), (8, FinishReason::Length));
+    // Idle in between, then two at once, with the same answers.
+    front.sender.send(&submit(2, 4)).unwrap();
+    front.sender.send(&submit(3, 8)).unwrap();
+    front.sender.send(&ToEngine::Shutdown).unwrap();
+    assert_eq!(front.answer(3).0, tokens);
+    assert_eq!(front.receiver.receive::<ToFront>().unwrap(), None);
+    assert!(front.engine.join().unwrap().is_ok());
+}
+
+#[test]
+fn an_engine_ends_with_its_socket_even_while_it_computes() {
+    let files = demo();
+    let mut front = front();
+    front.start(&start(&files), &files);
+    front.ready();
+    front.sender.send(&submit(1, 200)).unwrap();
+    while !matches!(front.next(), ToFront::Tokens(_)) {}
+    drop((front.sender, front.receiver));
+    assert!(front.engine.join().unwrap().is_ok());
+}
+
+#[test]
+fn an_engine_ends_with_its_socket_before_it_has_started() {
+    let front = front();
+    drop((front.sender, front.receiver));
+    assert!(front.engine.join().unwrap().is_ok());
+}
+
+#[test]
+fn a_first_message_other_than_start_is_refused() {
+    let mut front = front();
+    front.sender.send(&ToEngine::Shutdown).unwrap();
+    assert!(matches!(front.engine.join().unwrap(), Err(EngineError::NotStarted)));
+}
+
+#[test]
+fn a_model_that_cannot_be_loaded_is_refused_in_one_line_by_name() {
+    let files = demo();
+    let failure = |change: fn(&mut Start)| {
+        let mut front = front();
+        let mut start = start(&files);
+        change(&mut start);
+        front.start(&start, &files);
+        front.load_failure()
+    };
+    assert!(failure(|start| start.isa = Some("sse9".into())).contains("instruction set sse9 is unknown"));
+    assert!(failure(|start| start.files.clear()).contains("0 files were named and 1 handed over"));
+    assert!(failure(|start| start.chunk = 0).contains("chunk is 0"));
+    assert!(failure(|start| start.page_tokens = 7).contains("page_tokens: 7"));
+
+    let text = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(text.path(), "not a model\nat all").unwrap();
+    let source = FileSource::new("notes.gguf", text.reopen().unwrap()).unwrap();
+    let mut front = front();
+    front.start(&start(std::slice::from_ref(&source)), std::slice::from_ref(&source));
+    assert!(front.load_failure().starts_with("notes.gguf: "));
+}
