@@ -6,7 +6,7 @@ from conftest import assert_readable
 
 MODELS = [
     # name in UNFAZED_TEST_MODELS, question, what a right answer holds
-    ("smollm2-135m-instruct-q4_1.gguf", "What is the capital of France?", "Paris"),
+    ("smollm2-135m-instruct-q4_1.gguf", "Who wrote Romeo and Juliet?", "Shakespeare"),
     ("stories-moe-29m", "Tell me a story about a cat.", "cat"),
 ]
 

@@ -12,14 +12,16 @@ use super::client::{self, Answer, ClientError, Part, Statistics};
 use super::endpoint::Endpoint;
 use crate::failure::OutputClosed;
 
+/// Small models lose the thread at the API's default of 1.
+const DEFAULT_TEMPERATURE: f32 = 0.7;
+
 /// How answers are made; what is not given is the server's choice.
-#[derive(Clone, Debug, Default, Args, Serialize)]
+#[derive(Clone, Debug, Args, Serialize)]
 #[command(next_help_heading = "Answers")]
 pub(crate) struct AnswerFlags {
     /// 0 always takes the most likely token; higher is more varied
-    #[arg(long, alias = "temp", value_name = "T")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    temperature: Option<f32>,
+    #[arg(long, alias = "temp", value_name = "T", default_value_t = DEFAULT_TEMPERATURE)]
+    temperature: f32,
 
     /// Choose among the most likely tokens whose probabilities reach P
     #[arg(long, value_name = "P")]
@@ -203,7 +205,14 @@ mod tests {
 
     #[test]
     fn a_request_says_only_what_was_asked_for() {
-        let flags = AnswerFlags { seed: Some(7), ..AnswerFlags::default() };
+        let flags = AnswerFlags {
+            temperature: 0.5,
+            top_p: None,
+            top_k: None,
+            min_p: None,
+            seed: Some(7),
+            max_tokens: None,
+        };
         let endpoint = Endpoint::local(1, String::new());
         let mut session = Session::new(endpoint, "m".to_owned(), flags, Some("Be brief.".to_owned()));
         session.messages.push(Message { role: "user", content: "Hi".to_owned() });
@@ -212,6 +221,7 @@ mod tests {
             json!({
                 "model": "m",
                 "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
+                "temperature": 0.5,
                 "seed": 7,
                 "stream": true,
                 "stream_options": {"include_usage": true},

@@ -62,8 +62,8 @@ fn told(damage: Damage) -> [&'static str; 2] {
 fn every_damaged_header_is_refused_in_one_line_that_names_file_and_field() {
     for damage in Damage::ALL.into_iter().filter(|&damage| damage != Damage::WeightsRandomBytes) {
         let damaged = Damaged::new(damage);
-        for command in ["serve", "run"] {
-            let line = one_line_error(&output(&[command, "-m", &damaged.path()]));
+        for command in [&["serve"][..], &["run", "Hello"]] {
+            let line = one_line_error(&output(&[command, &["-m", &damaged.path()]].concat()));
             assert!(line.contains(&damaged.file), "the file: {line}");
             for part in told(damage) {
                 assert!(line.contains(part), "{part} in the refusal of {damage:?}: {line}");
