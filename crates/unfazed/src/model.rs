@@ -8,11 +8,10 @@ use unfazed_formats::source::FileSource;
 
 /// Opens a model's files and reads their headers. Without a path: the demo model.
 pub(crate) fn open(path: Option<&Path>) -> anyhow::Result<Checkpoint> {
-    let files = match path {
-        Some(path) => Checkpoint::open_files(path)?,
-        None => vec![demo()?],
-    };
-    Ok(Checkpoint::read(files)?)
+    match path {
+        Some(path) => Ok(Checkpoint::open(path)?),
+        None => Ok(Checkpoint::read(vec![demo()?])?),
+    }
 }
 
 #[cfg(feature = "demo")]
