@@ -44,16 +44,17 @@ pub enum TemplateError {
         limit: u64,
     },
     /// The prompt is longer than the limit allows.
-    #[error("line {line} of the chat template: the prompt gets longer than {limit} bytes")]
+    #[error("the chat template makes a prompt of more than {limit} bytes of these messages")]
     TooLong {
-        /// Line, from 1; 0 if it is not known.
-        line: usize,
         /// The limit ([`crate::chat::Limits::output_bytes`]).
         limit: usize,
     },
     /// The client's fault: the messages use up all private-use characters.
     #[error("the messages use so many private-use characters that none is left to mark special tokens with")]
     NoSentinelLeft,
+    /// The machine's fault or ours: the thread that renders can't be started, or ended by itself.
+    #[error("the thread that renders the chat template: {0}")]
+    NoThread(String),
     /// The model has no template and its vocabulary isn't that of ChatML.
     #[error(
         "the model has no chat template, and its vocabulary lacks <|im_start|> and <|im_end|>: \
@@ -87,6 +88,12 @@ impl fmt::Display for Full {
 impl std::error::Error for Full {}
 
 impl TemplateError {
+    /// Whether it is the messages' fault, so that the request is to be refused and may be repaired. Otherwise it
+    /// is the model's or ours.
+    pub fn is_of_the_request(&self) -> bool {
+        !matches!(self, TemplateError::Syntax { .. } | TemplateError::NoThread(_) | TemplateError::NoTemplate)
+    }
+
     pub(super) fn syntax(error: &minijinja::Error) -> Self {
         TemplateError::Syntax { line: error.line().unwrap_or(0), what: describe(error) }
     }
@@ -98,8 +105,10 @@ impl TemplateError {
             if let Some(Refusal(message)) = current.downcast_ref() {
                 return TemplateError::Refused { line, message: message.clone() };
             }
-            if current.is::<Full>() {
-                return TemplateError::TooLong { line, limit: output_bytes };
+            // An I/O error hides what it carries from the chain of sources.
+            let carried = current.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+            if carried.is_some_and(|carried| carried.is::<Full>()) {
+                return TemplateError::TooLong { limit: output_bytes };
             }
             if current.downcast_ref::<minijinja::Error>().is_some_and(|e| e.kind() == ErrorKind::OutOfFuel) {
                 return TemplateError::TooMuchWork { line, limit: fuel };

@@ -32,6 +32,8 @@ mod functions;
 mod python_json;
 mod sentinels;
 pub mod template;
+#[cfg(test)]
+mod tests;
 mod values;
 
 pub use error::TemplateError;

@@ -15,6 +15,12 @@ use super::{TemplateError, functions, values};
 /// Name of the template inside of its environment.
 const NAME: &str = "chat template";
 
+/// Stack for a level of nesting, by the fuel that making one costs: at least 3, and recursion takes some 650 bytes.
+/// It is address space; memory is taken only as far as a template goes.
+const STACK_BYTES_PER_FUEL: usize = 384;
+const STACK_BYTES: usize = 16 << 20;
+const STACK_BYTES_MOST: usize = 1 << 30;
+
 /// For models whose vocabulary is that of ChatML and that bring no template.
 const CHATML: &str = "\
 {%- for message in messages -%}
@@ -29,17 +35,18 @@ const CHATML: &str = "\
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Units of work: one an instruction, one for 64 bytes of memory or output. It bounds the memory that a
-    /// template can take to 64 times as many bytes.
+    /// template can take to 64 times as many bytes. Address space of 384 times as many bytes is set aside while
+    /// it runs, 1 GiB at most.
     pub fuel: u64,
     /// Bytes of the rendered prompt.
     pub output_bytes: usize,
 }
 
 impl Default for Limits {
-    /// A second of work at most, 256 MB at most, as much output as the tokenizer takes. A template that is in
-    /// use takes some 20 units a message and copies its text a few times.
+    /// Some 100 ms of work at most, 64 MB at most, as much output as the tokenizer takes. A template that is in
+    /// use takes some 20 to 100 units a message and copies its text a few times.
     fn default() -> Self {
-        Limits { fuel: 4_000_000, output_bytes: MAX_TEXT_BYTES }
+        Limits { fuel: 1_000_000, output_bytes: MAX_TEXT_BYTES }
     }
 }
 
@@ -156,7 +163,22 @@ impl ChatTemplate {
         Ok(sentinels.restore(&self.rendered(TemplateValue::from_pairs(context))?))
     }
 
+    /// Runs the template on a thread of its own, with a stack for values nested as deep as its fuel allows:
+    /// minijinja compares, prints and drops nested values by recursion, and a stack that overflows ends the process.
     fn rendered(&self, context: TemplateValue) -> Result<String, TemplateError> {
+        let per_fuel =
+            usize::try_from(self.limits.fuel).unwrap_or(usize::MAX).saturating_mul(STACK_BYTES_PER_FUEL);
+        let stack = per_fuel.saturating_add(STACK_BYTES).min(STACK_BYTES_MOST);
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("template".to_owned()).stack_size(stack);
+            let run = thread
+                .spawn_scoped(scope, || self.run(context))
+                .map_err(|error| TemplateError::NoThread(error.to_string()))?;
+            run.join().unwrap_or_else(|_| Err(TemplateError::NoThread("it panicked".to_owned())))
+        })
+    }
+
+    fn run(&self, context: TemplateValue) -> Result<String, TemplateError> {
         let Limits { fuel, output_bytes } = self.limits;
         let failed = |error: minijinja::Error| TemplateError::render(&error, fuel, output_bytes);
         let template = self.environment.get_template(NAME).map_err(failed)?;
