@@ -12,8 +12,8 @@ use crate::encoder::Encoder;
 use crate::vocabulary::Vocabulary;
 use crate::{Detokenizer, TokenizerError, end_tokens, gguf, huggingface};
 
-/// Longest text that is encoded at once. Encoding takes some 50 times its memory; no context is near it.
-pub const MAX_TEXT_BYTES: usize = 32 << 20;
+/// Longest text that is encoded at once, some two million tokens. Encoding takes about 120 times its memory.
+pub const MAX_TEXT_BYTES: usize = 8 << 20;
 
 /// Whether special-token text becomes special tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.set_unknown_method_callback(method);
 }
 
-fn raise_exception(message: Value) -> Result<Value, Error> {
+fn raise_exception(message: &Value) -> Result<Value, Error> {
     let message = message.to_string();
     Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Refusal(message)))
 }
@@ -37,6 +37,7 @@ fn strftime_now(format: &str) -> Result<String, Error> {
 }
 
 /// `json.dumps` with non-ASCII kept and nothing escaped for HTML.
+#[expect(clippy::needless_pass_by_value, reason = "minijinja hands arguments over by value")]
 fn to_json(
     state: &State<'_, '_>,
     value: &Value,

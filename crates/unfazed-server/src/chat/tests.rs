@@ -382,7 +382,7 @@ fn values_nested_without_end_are_refused_and_do_not_exhaust_the_stack() {
 
 #[test]
 fn a_long_conversation_stays_within_the_limits() {
-    let turn = |index: usize| json!({"role": if index % 2 == 0 { "user" } else { "assistant" }, "content": "word ".repeat(400)});
+    let turn = |index: usize| json!({"role": if index.is_multiple_of(2) { "user" } else { "assistant" }, "content": "word ".repeat(400)});
     let messages = Value::Array((0..1000).map(turn).collect());
     for source in [DEMO, THINKING] {
         let template = ChatTemplate::new(source, &chatml()).unwrap();
