@@ -13,9 +13,10 @@ use unfazed_formats::BlockFormat;
 
 use crate::LANES;
 use crate::activations::{TILE_ROWS, Tile};
-use crate::panel::codes::{Q6_K_HALF, Q6_K_HIGH, Q6_K_LOW_EVEN, Q6_K_LOW_ODD, unpack_k_header};
-use crate::panel::{Codes, Geometry, LINE, PackedMatrix, SCALES, Unpacked, for_codes};
+use crate::panel::codes::{Q6_K_HALF, Q6_K_HIGH, Q6_K_LOW_EVEN, Q6_K_LOW_ODD};
+use crate::panel::{Codes, Geometry, LINE, PackedMatrix, SCALES, for_codes};
 
+use super::fetch::fetch_ahead;
 use super::output::Output;
 
 /// Panels times a tile of int8 activations.
@@ -51,28 +52,18 @@ fn multiply_panel<C: Codes, const S: usize>(
     let mut partials = [[_mm256_setzero_ps(); 2]; TILE_ROWS];
     let (accumulators, partials) = (&mut accumulators[..tile.rows()], &mut partials[..tile.rows()]);
     let geometry = Geometry::of(C::FORMAT);
-    let mut header = Unpacked::new();
     for b in 0..tile.columns() / C::WEIGHTS {
-        let block = &bytes[geometry.block_at(b)..][..geometry.block];
-        if C::WEIGHTS == 256 {
-            partials.fill([_mm256_setzero_ps(); 2]);
-            match C::FORMAT {
-                BlockFormat::Q6_K => {}
-                _ => unpack_k_header(block, &mut header),
-            }
-        }
-        for j in 0..C::WEIGHTS / 32 {
-            let group = b * (C::WEIGHTS / 32) + j;
-            for half in 0..2 {
-                // SAFETY: this function has the features.
-                unsafe {
-                    let scales = integer_scales::<C, S>(block, &header, j, half);
-                    add_columns::<C, S>(block, j, half, &scales, tile, group, partials);
-                }
-            }
+        if geometry.paired && b.is_multiple_of(2) {
+            fetch_ahead(bytes, geometry.scales_at(b), 1, 0);
         }
         // SAFETY: this function has the features.
-        unsafe { finish::<C>(bytes, b, &header, tile, partials, accumulators) };
+        unsafe {
+            if C::WEIGHTS == 32 {
+                add_block::<C>(bytes, b, tile, accumulators);
+            } else {
+                add_superblock::<C, S>(bytes, b, tile, partials, accumulators);
+            }
+        }
     }
     for (t, [low, high]) in accumulators.iter().enumerate() {
         let mut lanes = [0.0; LANES];
@@ -85,44 +76,125 @@ fn multiply_panel<C: Codes, const S: usize>(
     }
 }
 
-/// Adds columns `32 j..32 j + 32` of a block, which are group `group` of the tile, to half of the partial sums of
-/// all rows; with blocks of 32 this makes the partial sums.
+/// Adds block `b`, of 32 columns, to the accumulators.
 ///
 /// # Safety
 ///
 /// The processor has the features.
 #[inline(always)]
-unsafe fn add_columns<C: Codes, const S: usize>(
-    block: &[u8],
-    j: usize,
-    half: usize,
-    scales: &[__m256; S],
+unsafe fn add_block<C: Codes>(bytes: &[u8], b: usize, tile: &Tile, accumulators: &mut [Halves]) {
+    let geometry = Geometry::of(C::FORMAT);
+    let block = &bytes[geometry.block_at(b)..][..geometry.block];
+    fetch_ahead(bytes, geometry.block_at(b), geometry.block / LINE, 0);
+    for half in 0..2 {
+        // SAFETY: the caller promises the features.
+        unsafe {
+            let ending = Ending::new::<C>(bytes, b, half, &[[_mm256_setzero_si256(); 2]; 4], tile);
+            let columns = Columns::<1>::new::<C>(block, 0, half, tile, b);
+            for (t, accumulator) in accumulators.iter_mut().enumerate() {
+                let [dot] = columns.dots::<C>(t);
+                accumulator[half] = ending.add::<C>(dot, t, accumulator[half]);
+            }
+        }
+    }
+}
+
+/// Adds block `b`, of 256 columns, to the accumulators.
+///
+/// # Safety
+///
+/// The processor has the features.
+#[inline(always)]
+unsafe fn add_superblock<C: Codes, const S: usize>(
+    bytes: &[u8],
+    b: usize,
     tile: &Tile,
-    group: usize,
     partials: &mut [Halves],
+    accumulators: &mut [Halves],
 ) {
-    let (quants, starts) = (tile.quants(group), tile.starts::<S>(group));
+    let geometry = Geometry::of(C::FORMAT);
+    let block = &bytes[geometry.block_at(b)..][..geometry.block];
     // SAFETY: the caller promises the features.
     unsafe {
-        let codes = codes::<C>(block, j, half);
-        // Eight bits are too many for products that are added in pairs: they go as two nibbles.
-        let wide = C::FORMAT == BlockFormat::Q8_0;
-        let high = if wide { codes.map(|codes| nibbles(codes, true)) } else { codes };
-        let codes = if wide { codes.map(|codes| nibbles(codes, false)) } else { codes };
-        for (t, partial) in partials.iter_mut().enumerate() {
-            let partial = &mut partial[half];
-            for s in 0..S {
+        let header = Header::new::<C>(block);
+        partials.fill([_mm256_setzero_ps(); 2]);
+        for j in 0..8 {
+            let lines = geometry.share(j, 8);
+            fetch_ahead(bytes, geometry.block_at(b) + lines.start * LINE, lines.len(), 0);
+            for half in 0..2 {
+                let scales = header.scales::<S>(j, half);
+                let columns = Columns::<S>::new::<C>(block, j, half, tile, 8 * b + j);
+                for (t, partial) in partials.iter_mut().enumerate() {
+                    let dots = columns.dots::<C>(t);
+                    for s in 0..S {
+                        partial[half] = _mm256_fmadd_ps(dots[s], scales[s], partial[half]);
+                    }
+                }
+            }
+        }
+        for half in 0..2 {
+            let ending = Ending::new::<C>(bytes, b, half, &header.minimums, tile);
+            for (t, accumulator) in accumulators.iter_mut().enumerate() {
+                accumulator[half] = ending.add::<C>(partials[t][half], t, accumulator[half]);
+            }
+        }
+    }
+}
+
+/// 32 columns of half a panel, and what the tile has for them. `S` sums are kept.
+struct Columns<'a, const S: usize> {
+    codes: Group,
+    /// High nibbles of codes of 8 bits, whose low nibbles are `codes`.
+    high: Group,
+    quants: &'a [[i8; 32]],
+    starts: &'a [[i32; S]],
+}
+
+impl<'a, const S: usize> Columns<'a, S> {
+    /// Columns `32 j..32 j + 32` of a block, which are group `group` of the tile.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the features.
+    #[inline(always)]
+    unsafe fn new<C: Codes>(block: &[u8], j: usize, half: usize, tile: &'a Tile, group: usize) -> Self {
+        // SAFETY: the caller promises the features.
+        unsafe {
+            let mut codes = codes::<C>(block, j, half);
+            let mut high = codes;
+            if C::FORMAT == BlockFormat::Q8_0 {
+                // Eight bits are too many for products that are added in pairs: they go as two nibbles.
+                for (codes, high) in codes.iter_mut().zip(&mut high) {
+                    (*codes, *high) = (nibbles(*codes, false), nibbles(*codes, true));
+                }
+            }
+            Columns { codes, high, quants: tile.quants(group), starts: tile.starts(group) }
+        }
+    }
+
+    /// The dot products with row `t`.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the features.
+    #[inline(always)]
+    unsafe fn dots<C: Codes>(&self, t: usize) -> [__m256; S] {
+        // SAFETY: the caller promises the features.
+        unsafe {
+            let mut dots = [_mm256_setzero_ps(); S];
+            for (s, to) in dots.iter_mut().enumerate() {
                 let groups = s * 8 / S..(s + 1) * 8 / S;
-                let mut sum = dot(&codes, &quants[t], groups.clone(), exact_additions(C::FORMAT), 1);
-                if wide {
-                    sum = _mm256_add_epi32(sum, dot(&high, &quants[t], groups, 8, 16));
+                let step = exact_additions(C::FORMAT);
+                let mut sum = dot(&self.codes, &self.quants[t], groups.clone(), step, 1);
+                if C::FORMAT == BlockFormat::Q8_0 {
+                    sum = _mm256_add_epi32(sum, dot(&self.high, &self.quants[t], groups, step, 16));
                 }
                 if Geometry::of(C::FORMAT).paired {
-                    sum = _mm256_add_epi32(sum, _mm256_set1_epi32(starts[t][s]));
+                    sum = _mm256_add_epi32(sum, _mm256_set1_epi32(self.starts[t][s]));
                 }
-                let sum = _mm256_cvtepi32_ps(sum);
-                *partial = if C::WEIGHTS == 32 { sum } else { _mm256_fmadd_ps(sum, scales[s], *partial) };
+                *to = _mm256_cvtepi32_ps(sum);
             }
+            dots
         }
     }
 }
@@ -166,93 +238,125 @@ unsafe fn dot(codes: &Group, quants: &[i8; 32], groups: Range<usize>, step: usiz
     }
 }
 
-/// Ends block `b`: scales the partial sums, adds the minimums, and adds all to the accumulators.
-///
-/// # Safety
-///
-/// The processor has the features.
-#[inline(always)]
-unsafe fn finish<C: Codes>(
-    bytes: &[u8],
-    b: usize,
-    header: &Unpacked,
-    tile: &Tile,
-    partials: &[Halves],
-    accumulators: &mut [Halves],
-) {
-    let (scales, sums, pairs) = (tile.scales(b), tile.sums(b), tile.pairs(b));
-    let at = Geometry::of(C::FORMAT).scales_at(b);
-    // SAFETY: the caller promises the features.
-    unsafe {
-        for half in 0..2 {
-            let d = halves(bytes, at + half * LANES);
-            let m = if C::MINIMUMS { halves(bytes, at + SCALES + half * LANES) } else { d };
-            let minimums = minimum_pairs(header, half);
-            for (t, accumulator) in accumulators.iter_mut().enumerate() {
-                let mut p = _mm256_mul_ps(d, partials[t][half]);
-                if C::MINIMUMS && C::WEIGHTS == 32 {
-                    p = _mm256_fmadd_ps(m, _mm256_set1_ps(sums[t]), p);
-                } else if C::MINIMUMS {
-                    let mut sum = _mm256_setzero_si256();
-                    for (minimums, &pair) in minimums.iter().zip(&pairs[t]) {
-                        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(*minimums, _mm256_set1_epi32(pair)));
-                    }
-                    p = _mm256_fnmadd_ps(m, _mm256_cvtepi32_ps(sum), p);
+/// What ends a block in half a panel: float scales and minimums, and what the tile has for them.
+struct Ending<'a> {
+    d: __m256,
+    m: __m256,
+    minimums: [__m256i; 4],
+    scales: &'a [f32],
+    sums: &'a [f32],
+    pairs: &'a [[i32; 4]],
+}
+
+impl<'a> Ending<'a> {
+    /// # Safety
+    ///
+    /// The processor has the features.
+    #[inline(always)]
+    unsafe fn new<C: Codes>(
+        bytes: &[u8],
+        b: usize,
+        half: usize,
+        minimums: &[[__m256i; 2]; 4],
+        tile: &'a Tile,
+    ) -> Self {
+        let at = Geometry::of(C::FORMAT).scales_at(b) + half * LANES;
+        // SAFETY: the caller promises the features.
+        let (d, m) = unsafe {
+            (halves(bytes, at), if C::MINIMUMS { halves(bytes, at + SCALES) } else { halves(bytes, at) })
+        };
+        let minimums = minimums.map(|halves| halves[half]);
+        Ending { d, m, minimums, scales: tile.scales(b), sums: tile.sums(b), pairs: tile.pairs(b) }
+    }
+
+    /// Scales the partial sum of row `t`, adds the minimums, and adds all to the accumulator.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the features.
+    #[inline(always)]
+    unsafe fn add<C: Codes>(&self, partial: __m256, t: usize, accumulator: __m256) -> __m256 {
+        // SAFETY: the caller promises the features.
+        unsafe {
+            let mut p = _mm256_mul_ps(self.d, partial);
+            if C::MINIMUMS && C::WEIGHTS == 32 {
+                p = _mm256_fmadd_ps(self.m, _mm256_set1_ps(self.sums[t]), p);
+            } else if C::MINIMUMS {
+                let mut sum = _mm256_setzero_si256();
+                for (minimums, &pair) in self.minimums.iter().zip(&self.pairs[t]) {
+                    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(*minimums, _mm256_set1_epi32(pair)));
                 }
-                accumulator[half] = _mm256_fmadd_ps(p, _mm256_set1_ps(scales[t]), accumulator[half]);
+                p = _mm256_fnmadd_ps(self.m, _mm256_cvtepi32_ps(sum), p);
             }
+            _mm256_fmadd_ps(p, _mm256_set1_ps(self.scales[t]), accumulator)
         }
     }
 }
 
-/// The integer scales of columns `32 j..32 j + 32` of half a panel; ones for blocks of 32, which have none.
-///
-/// # Safety
-///
-/// The processor has the features.
-#[inline(always)]
-unsafe fn integer_scales<C: Codes, const S: usize>(
-    block: &[u8],
-    header: &Unpacked,
-    j: usize,
-    half: usize,
-) -> [__m256; S] {
-    // SAFETY: the caller promises the features.
-    unsafe {
-        let mut scales = [_mm256_set1_ps(1.0); S];
-        for (s, scales) in scales.iter_mut().enumerate() {
-            if C::FORMAT == BlockFormat::Q6_K {
-                let at = j / 4 * Q6_K_HALF + j % 4 * 32 + s * LANES + half * 8;
-                *scales = signed_bytes(&block[at..][..8]);
-            } else if C::WEIGHTS == 256 {
-                let bytes = header.scales[j].map(|scale| scale as u8);
-                *scales = signed_bytes(&bytes[half * 8..][..8]);
-            }
-        }
-        scales
-    }
+/// What is unpacked once for a superblock.
+struct Header {
+    /// Integer scales by sub-block and lane.
+    scales: [i8; 256],
+    /// Integer minimums of sub-blocks `2i` and `2i + 1` as pairs of i16, for each half.
+    minimums: [[__m256i; 2]; 4],
 }
 
-/// Minimums of sub-blocks `2i` and `2i + 1` of half a panel, as pairs of i16.
-///
-/// # Safety
-///
-/// The processor has the features.
-#[inline(always)]
-unsafe fn minimum_pairs(header: &Unpacked, half: usize) -> [__m256i; 4] {
-    // SAFETY: the caller promises the features.
-    unsafe {
-        let mut pairs = [_mm256_setzero_si256(); 4];
-        for (i, pair) in pairs.iter_mut().enumerate() {
-            let mut values = [0i16; LANES];
-            for lane in 0..8 {
-                values[2 * lane] = i16::from(header.minimums[2 * i][half * 8 + lane]);
-                values[2 * lane + 1] = i16::from(header.minimums[2 * i + 1][half * 8 + lane]);
+impl Header {
+    /// # Safety
+    ///
+    /// The processor has the features.
+    #[inline(always)]
+    unsafe fn new<C: Codes>(block: &[u8]) -> Header {
+        // SAFETY: the caller promises the features.
+        let zero = unsafe { _mm256_setzero_si256() };
+        let mut header = Header { scales: [0; 256], minimums: [[zero; 2]; 4] };
+        let scales = header.scales.as_mut_ptr().cast::<__m256i>();
+        if C::FORMAT == BlockFormat::Q6_K {
+            for i in 0..8 {
+                // SAFETY: the caller promises the features; `scales` holds 8 times 32 bytes.
+                unsafe {
+                    _mm256_storeu_si256(scales.add(i), vector(&block[i / 4 * Q6_K_HALF..], i % 4 / 2, i % 2))
+                };
             }
-            // `values` holds 32 bytes.
-            *pair = _mm256_loadu_si256(values.as_ptr().cast());
+            return header;
         }
-        pairs
+        for i in 0..4 {
+            // SAFETY: the caller promises the features; `scales` holds 4 times 32 bytes.
+            unsafe {
+                let top = _mm256_set1_epi8(0x30);
+                let (low, high) = (vector(block, 1 + i / 2, i % 2), vector(block, 3, i % 2));
+                let [scale, minimum] = if i < 2 {
+                    [_mm256_slli_epi16::<4>(high), _mm256_slli_epi16::<2>(high)]
+                } else {
+                    [high, _mm256_srli_epi16::<2>(high)]
+                };
+                let scale = _mm256_or_si256(nibbles(low, false), _mm256_and_si256(scale, top));
+                _mm256_storeu_si256(scales.add(i), scale);
+                let minimum = _mm256_or_si256(nibbles(low, true), _mm256_and_si256(minimum, top));
+                header.minimums[i] = [
+                    _mm256_cvtepu8_epi16(_mm256_castsi256_si128(minimum)),
+                    _mm256_cvtepu8_epi16(_mm256_extracti128_si256::<1>(minimum)),
+                ];
+            }
+        }
+        header
+    }
+
+    /// The scales of columns `32 j..32 j + 32` of half a panel.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the features.
+    #[inline(always)]
+    unsafe fn scales<const S: usize>(&self, j: usize, half: usize) -> [__m256; S] {
+        // SAFETY: the caller promises the features.
+        unsafe {
+            let mut scales = [_mm256_setzero_ps(); S];
+            for (s, scales) in scales.iter_mut().enumerate() {
+                *scales = signed_bytes(&self.scales[(j * S + s) * LANES + half * 8..]);
+            }
+            scales
+        }
     }
 }
 
@@ -376,7 +480,7 @@ fn halves(bytes: &[u8], at: usize) -> __m256 {
 /// The first 8 signed bytes as floats.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn signed_bytes(bytes: &[u8]) -> __m256 {
+fn signed_bytes(bytes: &[i8]) -> __m256 {
     let bytes = &bytes[..8];
     // SAFETY: 8 bytes are borrowed.
     let bytes = unsafe { _mm_loadl_epi64(bytes.as_ptr().cast()) };

@@ -17,6 +17,7 @@
 //! | `reference` | the definition, for int8 activations |
 //! | `avx512`, `avx2` | kernels that equal it |
 //! | `float` | float weights or activations: one body, compiled for each instruction set |
+//! | `fetch` | prefetching of weights |
 //! | `output` | where results go |
 
 #![allow(unsafe_code)]
@@ -25,6 +26,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod fetch;
 mod float;
 mod output;
 mod reference;

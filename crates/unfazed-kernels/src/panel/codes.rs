@@ -108,7 +108,7 @@ impl Codes for Q8_0 {
 
 /// Scales and minimums of the 8 sub-blocks of Q4_K and Q5_K.
 #[inline(always)]
-pub(crate) fn unpack_k_header(bytes: &[u8], out: &mut Unpacked) {
+fn unpack_k_header(bytes: &[u8], out: &mut Unpacked) {
     out.d = f16_lanes(bytes);
     out.m = f16_lanes(&bytes[SCALES..]).map(|dmin| -dmin);
     let (low, high) = bytes[2 * SCALES..].split_at(2 * LINE);

@@ -28,6 +28,8 @@
 //! Q5_K   2816 B   as Q4_K, but at 256 8 vectors of high bits (bit j is sub-block j's), the 32 vectors at 768
 //! ```
 
+use std::ops::Range;
+
 use unfazed_formats::BlockFormat;
 
 use crate::LANES;
@@ -74,6 +76,13 @@ impl Geometry {
     #[inline(always)]
     pub(crate) const fn scales_at(self, b: usize) -> usize {
         if self.paired { b / 2 * (LINE + 2 * self.block) + b % 2 * SCALES } else { b * self.block }
+    }
+
+    /// The lines of a block that are fetched with its columns' part `j` of `parts`: as many of each, nearly.
+    #[inline(always)]
+    pub(crate) const fn share(self, j: usize, parts: usize) -> Range<usize> {
+        let lines = self.block / LINE;
+        j * lines / parts..(j + 1) * lines / parts
     }
 
     /// Bytes of a panel of `blocks` blocks, or `None` if that overflows.

@@ -117,7 +117,8 @@ pub(super) fn multiply<F: Block32>(
     while panel < panels.end {
         let pair = panel + 1 < panels.end;
         match (tile.rows(), pair) {
-            (1, _) => few::<F, 1, 1>(w, panel, tile, output),
+            (1, true) => few::<F, 2, 1>(w, panel, tile, output),
+            (1, false) => few::<F, 1, 1>(w, panel, tile, output),
             (2, true) => few::<F, 2, 2>(w, panel, tile, output),
             (2, false) => few::<F, 1, 2>(w, panel, tile, output),
             (3, true) => few::<F, 2, 3>(w, panel, tile, output),
@@ -127,7 +128,7 @@ pub(super) fn multiply<F: Block32>(
             (_, true) => many::<F, 2>(w, panel, tile, output),
             (_, false) => many::<F, 1>(w, panel, tile, output),
         }
-        panel += if pair && tile.rows() > 1 { 2 } else { 1 };
+        panel += if pair { 2 } else { 1 };
     }
 }
 
@@ -227,7 +228,8 @@ fn few<F: Block32, const R: usize, const T: usize>(
             // The line of scales goes with the even block.
             let scales = F::GEOMETRY.paired && b % 2 == 0;
             let at = F::GEOMETRY.block_at(b) - if scales { LINE } else { 0 };
-            fetch_ahead(panel, at, F::GEOMETRY.block / LINE + usize::from(scales));
+            let lines = F::GEOMETRY.block / LINE + usize::from(scales);
+            fetch_ahead(panel, at, lines, (R - 1) * panel.len());
         }
         // SAFETY: this function has the features.
         let weights = unsafe { load::<F, R>(&panels, b) };

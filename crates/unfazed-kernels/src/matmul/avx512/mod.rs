@@ -26,6 +26,7 @@ use crate::LANES;
 use crate::activations::Tile;
 use crate::panel::{LINE, PackedMatrix};
 
+use super::fetch::{fetch_ahead, fetch_next};
 use super::output::Output;
 
 /// Panels times a tile of int8 activations.
@@ -163,31 +164,5 @@ fn store<const R: usize>(output: &mut Output<'_>, accumulators: &[[__m512; R]], 
             unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), *accumulator) };
             output.store(t, panel + r, &lanes);
         }
-    }
-}
-
-/// How far ahead of its use the weight stream is fetched when few rows make memory the limit.
-const AHEAD: usize = 4096;
-
-/// Fetches `lines` lines into the first-level cache, from [`AHEAD`] bytes beyond `at`: right across the end of a
-/// panel, for the next one follows.
-#[inline]
-fn fetch_ahead(bytes: &[u8], at: usize, lines: usize) {
-    for i in 0..lines {
-        // SAFETY: a prefetch reads nothing and never faults, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(at + AHEAD + i * LINE).cast()) };
-    }
-}
-
-/// Fetches for many rows, where a pass over a block takes long: the next `lines` lines after those at `at` into
-/// the first-level cache, and the same place `panels` bytes on, where the next panels are, into the second.
-#[inline]
-fn fetch_next(bytes: &[u8], at: usize, lines: usize, panels: usize) {
-    for i in 0..lines {
-        let place = bytes.as_ptr().wrapping_add(at + i * LINE);
-        // SAFETY: a prefetch reads nothing and never faults, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(lines * LINE).cast()) };
-        // SAFETY: as above.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(place.wrapping_add(panels).cast()) };
     }
 }

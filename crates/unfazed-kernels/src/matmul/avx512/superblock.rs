@@ -228,11 +228,13 @@ pub(super) fn multiply<F: Superblock<S>, const S: usize>(
 ) {
     let mut panel = panels.start;
     while panel < panels.end {
-        // Partial sums beside accumulators leave registers for two rows of one panel, no more.
-        let pair = panel + 1 < panels.end && tile.rows() > 2;
+        // Partial sums beside accumulators leave registers for two rows, no more.
+        let pair = panel + 1 < panels.end;
         match (tile.rows(), pair) {
-            (1, _) => few::<F, S, 1, 1>(w, panel, tile, output),
-            (2, _) => few::<F, S, 1, 2>(w, panel, tile, output),
+            (1, true) => few::<F, S, 2, 1>(w, panel, tile, output),
+            (1, false) => few::<F, S, 1, 1>(w, panel, tile, output),
+            (2, true) => few::<F, S, 2, 2>(w, panel, tile, output),
+            (2, false) => few::<F, S, 1, 2>(w, panel, tile, output),
             (_, true) => many::<F, S, 2>(w, panel, tile, output),
             (_, false) => many::<F, S, 1>(w, panel, tile, output),
         }
@@ -373,13 +375,6 @@ unsafe fn open<'a, F: Superblock<S>, const S: usize, const R: usize>(
     }
 }
 
-/// Lines of a superblock that are fetched together with columns `32 j..`: an eighth, the odd ones last.
-#[inline(always)]
-const fn share(geometry: Geometry, j: usize) -> Range<usize> {
-    let lines = geometry.block / LINE;
-    j * lines / 8..(j + 1) * lines / 8
-}
-
 /// Runs a block for J = 0 to 7.
 macro_rules! eight {
     ($J:ident => $body:block) => {
@@ -406,16 +401,17 @@ fn few<F: Superblock<S>, const S: usize, const R: usize, const T: usize>(
     for b in 0..w.layout().blocks() {
         if F::GEOMETRY.paired && b % 2 == 0 {
             for panel in panels {
-                fetch_ahead(panel, F::GEOMETRY.scales_at(b), 1);
+                fetch_ahead(panel, F::GEOMETRY.scales_at(b), 1, (R - 1) * panel.len());
             }
         }
         // SAFETY: this function has the features.
         let (blocks, headers) = unsafe { open::<F, S, R>(&panels, b) };
         let mut partials = [[_mm512_setzero_ps(); R]; T];
         eight!(J => {
-            for block in blocks {
-                let lines = share(F::GEOMETRY, J);
-                fetch_ahead(block, lines.start * LINE, lines.len());
+            for panel in panels {
+                let lines = F::GEOMETRY.share(J, 8);
+                let at = F::GEOMETRY.block_at(b) + lines.start * LINE;
+                fetch_ahead(panel, at, lines.len(), (R - 1) * panel.len());
             }
             // SAFETY: this function has the features.
             let weights = unsafe { load::<F, S, R, J>(&blocks, &headers) };
@@ -455,7 +451,7 @@ fn many<F: Superblock<S>, const S: usize, const R: usize>(
         partials.fill([_mm512_setzero_ps(); R]);
         eight!(J => {
             for block in blocks {
-                let lines = share(F::GEOMETRY, J);
+                let lines = F::GEOMETRY.share(J, 8);
                 fetch_next(block, lines.start * LINE, lines.len(), R * w.layout().panel_bytes());
             }
             // SAFETY: this function has the features.
