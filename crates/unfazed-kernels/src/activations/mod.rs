@@ -6,6 +6,9 @@
 //! | `rows` | rows that are rounded, each by any thread |
 //! | `tile` | up to 64 rows laid out block by block for one block format |
 
+// Some parts serve only kernels of one architecture.
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_imports))]
+
 mod quantise;
 mod rows;
 mod tile;

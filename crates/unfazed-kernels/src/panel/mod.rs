@@ -15,6 +15,9 @@
 //! | `buffer` | memory that starts on a cache line |
 //! | `half` | f16 and bf16 to f32, exact |
 
+// Some parts serve only kernels of one architecture.
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_imports))]
+
 mod buffer;
 pub(crate) mod codes;
 mod half;
