@@ -36,9 +36,9 @@ pub(crate) fn line(error: &anyhow::Error) -> String {
 
 /// True if the reader of our output went away: a clean end, as in `unfazed run ... | head`.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let broken_pipe = error
-        .chain()
-        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe));
+    let broken_pipe = error.chain().any(|cause| {
+        cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    });
     broken_pipe && error.is::<OutputClosed>()
 }
 
@@ -77,7 +77,8 @@ mod tests {
         assert!(is_broken_pipe(&ours));
         let other = Err::<(), _>(pipe()).context("the link to the engine").unwrap_err();
         assert!(!is_broken_pipe(&other));
-        let full = Err::<(), _>(io::Error::from(io::ErrorKind::StorageFull)).context(OutputClosed).unwrap_err();
+        let full =
+            Err::<(), _>(io::Error::from(io::ErrorKind::StorageFull)).context(OutputClosed).unwrap_err();
         assert!(!is_broken_pipe(&full));
     }
 }

@@ -69,7 +69,9 @@ fn explain(error: ServerError, port: u16) -> anyhow::Error {
                 format!("port {port} may not be bound by this user: choose one from 1024 up with --port N")
             }
             io::ErrorKind::AddrNotAvailable => {
-                format!("{address} is no address of this machine: --host takes one of its own, or 0.0.0.0 for all")
+                format!(
+                    "{address} is no address of this machine: --host takes one of its own, or 0.0.0.0 for all"
+                )
             }
             _ => return error.into(),
         },

@@ -152,7 +152,8 @@ pub(super) fn api_keys(key: Option<&str>, file: Option<&Path>) -> anyhow::Result
     if let Some(file) = file {
         let shown = file.display();
         let text = std::fs::read_to_string(file).with_context(|| format!("--api-key-file {shown}"))?;
-        let keys: Vec<String> = text.lines().map(str::trim).filter(|l| !l.is_empty()).map(str::to_owned).collect();
+        let keys: Vec<String> =
+            text.lines().map(str::trim).filter(|l| !l.is_empty()).map(str::to_owned).collect();
         if keys.is_empty() {
             bail!("--api-key-file {shown}: there is no key in it (one a line is expected)");
         }

@@ -118,7 +118,8 @@ fn server_that_never_finishes() -> (u16, Receiver<()>) {
 
 #[test]
 fn a_reader_that_leaves_is_a_clean_end() {
-    let mut child = program(&["run", "Tell me a story.", "--seed", "1"]).stdin(Stdio::null()).spawn().unwrap();
+    let mut child =
+        program(&["run", "Tell me a story.", "--seed", "1"]).stdin(Stdio::null()).spawn().unwrap();
     drop(child.stdout.take());
     let ended = child.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(0));

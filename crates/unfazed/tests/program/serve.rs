@@ -114,7 +114,8 @@ fn a_server_outlives_the_reader_of_its_events() {
 
 #[test]
 fn events_can_be_turned_off() {
-    let mut child = program(&["serve", "--port", "0", "--events", "off", "--log-format", "json"]).spawn().unwrap();
+    let mut child =
+        program(&["serve", "--port", "0", "--events", "off", "--log-format", "json"]).spawn().unwrap();
     let mut stderr = child.stderr.take().unwrap();
     let mut log = Vec::new();
     let mut part = [0; 4096];
