@@ -1,6 +1,7 @@
 //! What the server does, told to machines on stdout and to people on stderr.
 
 use std::io::{self, IsTerminal, Write};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::ValueEnum;
@@ -55,8 +56,8 @@ impl LoadingBar {
     pub(crate) fn follow(&self, event: &Event) {
         let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
-            Event::Loading { model, done_bytes, total_bytes, .. } => {
-                let bar = bar.get_or_insert_with(|| self.bars.add(new_bar(model)));
+            Event::Loading { done_bytes, total_bytes, .. } => {
+                let bar = bar.get_or_insert_with(|| self.bars.add(new_bar()));
                 bar.set_length(*total_bytes);
                 bar.set_position(*done_bytes);
             }
@@ -69,19 +70,26 @@ impl LoadingBar {
     }
 }
 
-fn new_bar(model: &str) -> ProgressBar {
+/// As wide as the terminal: a bar that wraps is drawn again and again.
+fn new_bar() -> ProgressBar {
     const TEMPLATE: &str =
-        "{msg} [{bar:24}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta} left";
+        "Loading [{wide_bar}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta} left";
     let style = ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(0).with_style(style.progress_chars("=> ")).with_message(format!("Loading {model}"))
+    ProgressBar::new(0).with_style(style.progress_chars("=> "))
 }
 
-/// The sink for `unfazed serve`.
-pub(crate) fn sink(events: bool, bar: LoadingBar) -> EventSink {
+/// The sink for `unfazed serve`; `open` if nobody needs a key.
+pub(crate) fn sink(events: bool, bar: LoadingBar, open: bool) -> EventSink {
     let machine = Mutex::new(events.then(io::stdout));
     let people = io::stderr().is_terminal();
     Arc::new(move |event| {
         bar.follow(&event);
+        if let Event::Listening { host, .. } = &event
+            && open
+            && !is_loopback(host)
+        {
+            tracing::warn!("everybody who reaches {host} can use this server: set a key with --api-key-file");
+        }
         if people {
             if let Some(text) = for_people(&event) {
                 // Nothing is lost if stderr is closed.
@@ -99,6 +107,10 @@ pub(crate) fn sink(events: bool, bar: LoadingBar) -> EventSink {
             *machine = None;
         }
     })
+}
+
+fn is_loopback(address: &str) -> bool {
+    address.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 fn write_line(stdout: &mut io::Stdout, event: &Event) -> io::Result<()> {
@@ -122,25 +134,35 @@ fn for_people(event: &Event) -> Option<String> {
     }
 }
 
+/// Fits a terminal of 80 columns.
 fn greeting(ready: &Ready) -> String {
     let url = url(ready);
     let bold = |text: &str| console::style(text.to_owned()).bold().for_stderr();
-    let key = if ready.settings.api_key { " -H \"Authorization: Bearer $UNFAZED_API_KEY\"" } else { "" };
+    let key =
+        if ready.settings.api_key { " \\\n    -H \"Authorization: Bearer $UNFAZED_API_KEY\"" } else { "" };
+    let settings = &ready.settings;
     format!(
-        "\n{} at {}: context {}, {} at once, {} threads ({})\n\n  \
-         Chat here:  unfazed run --url {url}\n  \
-         Or:         curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' \\\n                \
-         -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"Tell me a story.\"}}]}}'\n  \
-         OpenAI clients take {} as their base URL.\n\n\
-         Ctrl-C stops the server.\n",
+        "\n{} is ready at {}\n\
+         context {} · {} at once · {} threads · {}\n\n\
+         Chat in the terminal:\n  {} run --url {url}\n\
+         Or ask with curl:\n  curl {url}/v1/chat/completions{key} \\\n    \
+         -H 'Content-Type: application/json' \\\n    \
+         -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"Tell me a story.\"}}]}}'\n\
+         OpenAI clients take the base URL {url}/v1\n\n\
+         Ctrl-C stops the server.",
         bold(&ready.model),
         bold(&url),
-        ready.settings.context,
-        ready.settings.parallel,
-        ready.settings.threads,
-        ready.settings.isa,
-        bold(&format!("{url}/v1")),
+        settings.context,
+        settings.parallel,
+        settings.threads,
+        settings.isa,
+        own_name(),
     )
+}
+
+/// What to type to start this program: as it was typed, since it need not be installed.
+fn own_name() -> String {
+    std::env::args().next().unwrap_or_else(|| "unfazed".to_owned())
 }
 
 /// An address that works in a client on this machine.
@@ -154,5 +176,17 @@ fn url(ready: &Ready) -> String {
         format!("http://[{host}]:{}", ready.port)
     } else {
         format!("http://{host}:{}", ready.port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_of_this_machine_alone_need_no_key() {
+        assert!(is_loopback("127.0.0.1") && is_loopback("127.9.9.9") && is_loopback("::1"));
+        assert!(is_loopback("::ffff:127.0.0.1"));
+        assert!(!is_loopback("0.0.0.0") && !is_loopback("::") && !is_loopback("10.0.0.1"));
     }
 }

@@ -1,7 +1,6 @@
 //! `unfazed serve`: the server in the foreground.
 
 use std::future::Future;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -106,16 +105,11 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         isa: args.model.isa.clone(),
         ..ServeOptions::default()
     };
-    if options.api_keys.is_empty() && !is_loopback(&options.host) {
-        tracing::warn!(
-            "everybody who reaches {} can use this server: set a key with --api-key-file",
-            options.host
-        );
-    }
+    let sink = report::sink(args.events.enabled(), bar, options.api_keys.is_empty());
     let runtime = tokio::runtime::Runtime::new().context("cannot start the server's threads")?;
     runtime.block_on(async {
         let shutdown = until_signal()?;
-        prepared.serve(options, report::sink(args.events.enabled(), bar), shutdown).await
+        prepared.serve(options, sink, shutdown).await
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -183,21 +177,9 @@ fn cors(origins: &[String]) -> Option<CorsOrigins> {
     }
 }
 
-fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_addresses_of_this_machine_alone_need_no_key() {
-        assert!(is_loopback("127.0.0.1") && is_loopback("127.9.9.9") && is_loopback("::1"));
-        assert!(is_loopback("localhost"));
-        assert!(!is_loopback("0.0.0.0") && !is_loopback("::") && !is_loopback("10.0.0.1"));
-        assert!(!is_loopback("example.org"));
-    }
 
     #[test]
     fn an_empty_key_is_a_mistake_and_a_file_gives_a_key_a_line() {
