@@ -8,11 +8,10 @@ Environment:
 import json
 import os
 import pathlib
+import queue
 import signal
 import subprocess
-import sys
 import threading
-import queue
 
 import openai
 import pytest
@@ -20,6 +19,16 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("UNFAZED", str(ROOT / "target" / "release" / "unfazed"))
 PATIENCE = 300  # seconds: no test is timed, a hanging one ends
+
+
+def children(pid):
+    """The process ids of a process's children."""
+    if pathlib.Path("/proc/self/task").exists():
+        tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
+        found = " ".join((task / "children").read_text() for task in tasks)
+    else:
+        found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout
+    return [int(child) for child in found.split()]
 
 
 class Server:
@@ -60,6 +69,11 @@ class Server:
             if line.startswith(name + " "):
                 return float(line.split()[1])
         raise AssertionError(f"/metrics has no {name}")
+
+    def engine(self):
+        """The engine's process id."""
+        [engine] = children(self.process.pid)
+        return engine
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)

@@ -7,6 +7,7 @@ use anyhow::Context;
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
 use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::client::Statistics;
 use super::input::{Assembler, Command, Entry, HELP};
@@ -31,6 +32,7 @@ pub(crate) fn chat(runtime: &Runtime, session: &mut Session) -> anyhow::Result<E
     let config = Config::builder().auto_add_history(false).build();
     let mut editor = DefaultEditor::with_config(config).context("cannot read from the terminal")?;
     note(&format!("Chatting with {}. /help lists the commands, Ctrl-D ends.", session.model()));
+    catch_interrupts(runtime)?;
     let mut entry = Assembler::default();
     loop {
         let prompt = if entry.is_open() { "... " } else { ">>> " };
@@ -56,6 +58,14 @@ pub(crate) fn chat(runtime: &Runtime, session: &mut Session) -> anyhow::Result<E
             Err(error) => return Err(error).context("cannot read from the terminal"),
         }
     }
+}
+
+/// From now on Ctrl-C no longer ends the program, not even in the moment between a question and its answer. (While a
+/// line is typed it is a key like any other.)
+fn catch_interrupts(runtime: &Runtime) -> anyhow::Result<()> {
+    let _inside = runtime.enter();
+    signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
+    Ok(())
 }
 
 /// Does what was entered; false ends the chat. A question that fails does not end it.
