@@ -38,8 +38,9 @@ mod linux {
         let field = |name: &str| {
             let line = text.lines().find(|line| line.starts_with(name));
             let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
-            kib.map(|kib| kib.saturating_mul(1024))
-                .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/meminfo has no {name}")))
+            kib.map(|kib| kib.saturating_mul(1024)).ok_or_else(|| {
+                io::Error::new(io::ErrorKind::InvalidData, format!("/proc/meminfo has no {name}"))
+            })
         };
         let mut memory = Memory { total: field("MemTotal:")?, available: field("MemAvailable:")? };
         for group in groups(root) {
@@ -67,7 +68,8 @@ mod linux {
         let mut groups = Vec::new();
         for line in own.lines() {
             let mut fields = line.splitn(3, ':');
-            let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next())
+            else {
                 continue;
             };
             let (mount, files) = if controllers.is_empty() {
