@@ -64,7 +64,8 @@ pub(crate) fn chat(runtime: &Runtime, session: &mut Session) -> anyhow::Result<E
 /// line is typed it is a key like any other.)
 fn catch_interrupts(runtime: &Runtime) -> anyhow::Result<()> {
     let _inside = runtime.enter();
-    signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
+    // The handler stays for good, whoever listens.
+    drop(signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?);
     Ok(())
 }
 
