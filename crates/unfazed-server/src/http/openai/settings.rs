@@ -1,6 +1,7 @@
 //! The fields that chat and completions have in common.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use unfazed_wire::{Penalties, Sampling};
 
@@ -17,6 +18,9 @@ const MAX_STOP_BYTES: usize = 256;
 pub(crate) const MAX_TOP_LOGPROBS: u64 = 20;
 /// Largest bias; makes a token certain or impossible.
 const MAX_BIAS: f32 = 100.0;
+
+/// Repetition penalties that are taken. The engine takes no smaller one: a request that it refuses is a 500.
+const REPETITION: RangeInclusive<f32> = 1e-6..=10.0;
 
 /// Fields whose answers would be wrong if they were ignored.
 const UNSUPPORTED: [&str; 6] =
@@ -123,8 +127,8 @@ fn stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
 }
 
 fn sampling(fields: &Fields<'_>, vocab: usize) -> Result<Sampling, ApiError> {
-    let repetition = match fields.number("repetition_penalty", f32::MIN_POSITIVE..=10.0)? {
-        None => fields.number("repeat_penalty", f32::MIN_POSITIVE..=10.0)?,
+    let repetition = match fields.number("repetition_penalty", REPETITION)? {
+        None => fields.number("repeat_penalty", REPETITION)?,
         penalty => penalty,
     };
     Ok(Sampling {
@@ -226,6 +230,7 @@ mod tests {
             (r#"{"logit_bias": {"100": 1}}"#, "logit_bias", "100"),
             (r#"{"logit_bias": {"1": 101}}"#, "logit_bias", "101"),
             (r#"{"repetition_penalty": 0}"#, "repetition_penalty", "0"),
+            (r#"{"repeat_penalty": 1e-7}"#, "repeat_penalty", "1e-7"),
             (r#"{"response_format": {"type": "json_object"}}"#, "response_format", "json_object"),
             (r#"{"grammar": "root ::= x"}"#, "grammar", "not supported"),
             (r#"{"max_tokens": -2}"#, "max_tokens", "-2"),
