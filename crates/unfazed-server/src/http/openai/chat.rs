@@ -94,17 +94,25 @@ fn top_logprobs(fields: &Fields<'_>) -> Result<Option<u32>, ApiError> {
 fn render(model: &Model, fields: &Fields<'_>) -> Result<Vec<u32>, ApiError> {
     let messages = messages::read(fields)?;
     prepare::check_bytes(model, "messages", messages::text_bytes(&messages))?;
-    let refused = |error: &TemplateError| ApiError::unsupported("messages", error.to_string());
-    let template = model.template.as_ref().map_err(refused)?;
+    let unusable = |error: &TemplateError| ApiError::unsupported("messages", error.to_string());
+    let template = model.template.as_ref().map_err(unusable)?;
     let options = RenderOptions {
         add_generation_prompt: fields.flag("add_generation_prompt")?.unwrap_or(true),
         tools: tools(fields)?,
         kwargs: template_kwargs(fields)?,
     };
-    let segments = template
-        .render(&Value::Array(messages), &options)
-        .map_err(|error| ApiError::template(error.to_string()))?;
+    let segments =
+        template.render(&Value::Array(messages), &options).map_err(|error| rendering_error(&error))?;
     prepare::encode_segments(model, &segments)
+}
+
+/// A rendering that failed: by the messages' fault, or by the machine's or ours.
+fn rendering_error(error: &TemplateError) -> ApiError {
+    if error.is_of_the_request() {
+        ApiError::template(error.to_string())
+    } else {
+        ApiError::internal(error.to_string())
+    }
 }
 
 fn tools(fields: &Fields<'_>) -> Result<Option<Value>, ApiError> {
@@ -169,5 +177,20 @@ impl Shape for ChatShape {
 
     fn end(&self, index: usize, reason: FinishReason) -> Value {
         json!({"index": index, "delta": {}, "logprobs": null, "finish_reason": finish_reason(reason)})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::StatusCode;
+
+    use super::*;
+
+    #[test]
+    fn messages_that_a_template_refuses_are_a_400_and_a_thread_that_is_missing_is_a_500() {
+        let refused = TemplateError::Refused { line: 3, message: "no".to_owned() };
+        assert_eq!(rendering_error(&refused).status, StatusCode::BAD_REQUEST);
+        let ours = TemplateError::NoThread("out of memory".to_owned());
+        assert_eq!(rendering_error(&ours).status, StatusCode::INTERNAL_SERVER_ERROR);
     }
 }
