@@ -9,6 +9,9 @@ use crate::huggingface::{Fields, TokenizerFiles};
 use crate::source::FileSource;
 use crate::{ByteSource, FileId, FormatError, ModelConfig, TensorInfo, gguf, huggingface};
 
+/// Most files of a model: each is an open file, and all of them are handed to the engine beside one message.
+pub const FILES_MAX: usize = 250;
+
 /// Largest `config.json` (and its siblings) that is read: a tokenizer's configuration may list some thousand
 /// added tokens.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;

@@ -2,9 +2,10 @@
 
 use super::header::Header;
 use crate::FormatError;
+use crate::checkpoint::FILES_MAX;
 
-/// More parts than this are refused: each is an open file.
-pub const PARTS_MAX: u32 = 512;
+/// More parts than this are refused.
+pub const PARTS_MAX: u32 = FILES_MAX as u32;
 
 const COUNT: &str = "split.count";
 const NUMBER: &str = "split.no";

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::fields::Fields;
-use crate::checkpoint::open_file;
+use crate::checkpoint::{FILES_MAX, open_file};
 use crate::source::FileSource;
 use crate::{ByteSource, FormatError, TensorInfo};
 
@@ -21,8 +21,8 @@ const OPTIONAL: [&str; 4] =
 /// Largest index that is read.
 const INDEX_BYTES_MAX: u64 = 64 << 20;
 
-/// More shards than this are refused: each is an open file.
-const SHARDS_MAX: usize = 512;
+/// More shards than this are refused: there is room for the configuration, the index and the optional files too.
+const SHARDS_MAX: usize = FILES_MAX - 2 - OPTIONAL.len();
 
 /// Opens the files of a model.
 pub(crate) fn open_directory(directory: &Path) -> Result<Vec<FileSource>, FormatError> {

@@ -6,6 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use unfazed_formats::checkpoint::FILES_MAX;
 use unfazed_wire::link::{self, LinkError, Receiver, Sender};
 use unfazed_wire::{BUILD_ID, ReadyInfo, ToEngine, ToFront};
 
@@ -16,6 +17,9 @@ use crate::events::Event;
 
 /// Shortest time between two `loading` events.
 const LOADING_EVERY: Duration = Duration::from_millis(200);
+
+// A model that can be opened can be handed over.
+const _: () = assert!(FILES_MAX <= link::MAX_DESCRIPTORS);
 
 /// What is left of an engine.
 pub(super) struct Life {
