@@ -49,7 +49,7 @@ pub async fn serve(
     metrics.kv_pages(plan.pages);
     let engine = Engine::new(plan.parallel.saturating_add(options.max_queue), Arc::clone(&metrics));
     let ready = ready_event(&options, &checkpoint, &plan, address);
-    // Tokenizer and template are built while the engine begins to load.
+    // Built before the engine starts: a tokenizer that cannot be is a refusal, and no engine has to be ended for it.
     let model_id = options.model_id.clone();
     let (start, plan_for_model) = (start_message(&options, &checkpoint, &plan), plan);
     let (checkpoint, model) = tokio::task::spawn_blocking(move || {

@@ -18,6 +18,6 @@ pub use message::{
     Submit, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs,
 };
 
-/// Which build this is: the crate's version and a hash of the program's own sources as the build saw them. Front and
-/// engine must agree, since a message's encoding is its field order.
+/// Which build this is: version, profile and a hash of this crate's sources. Front and engine must agree, since a
+/// message's encoding is its field order.
 pub const BUILD_ID: &str = env!("UNFAZED_BUILD_ID");
