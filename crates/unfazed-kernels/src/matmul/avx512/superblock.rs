@@ -112,7 +112,7 @@ unsafe fn k_nibbles<const J: usize>(quants: &[u8]) -> Group {
     }
 }
 
-///
+/// The scales of columns `32 J..32 J + 32` of Q4_K and Q5_K.
 ///
 /// # Safety
 ///
@@ -248,7 +248,7 @@ struct Weights<const R: usize, const S: usize> {
     scales: [[__m512; S]; R],
 }
 
-///
+/// Unpacks columns `32 J..32 J + 32` of a superblock of R panels.
 ///
 /// # Safety
 ///
@@ -335,7 +335,7 @@ struct Scales {
     minimums: [__m512i; 4],
 }
 
-///
+/// Loads the float scales of superblock `b` of a panel.
 ///
 /// # Safety
 ///
