@@ -7,8 +7,9 @@ use unfazed_device::{Batch, BatchRow, CpuConfig, CpuDevice, Device, DeviceError,
 use unfazed_formats::BlockFormat::{BF16, F16, F32, Q4_0, Q4_K, Q5_0, Q5_1, Q6_K, Q8_0};
 use unfazed_formats::config::ExpertConfig;
 use unfazed_kernels::Isa;
-use unfazed_plan::Tokens;
-use unfazed_plan::needs::scratch;
+use unfazed_kernels::attention::KvLayout;
+use unfazed_plan::needs::{page, scratch};
+use unfazed_plan::{PAGE_TOKENS, Tokens};
 use unfazed_testkit::shape::Preset;
 
 const EXPERTS: ExpertConfig = ExpertConfig { count: 9, used: 3, feed_forward: 512, normalised: true };
@@ -147,7 +148,7 @@ fn decodes_of_many_sequences_have_the_bits_of_one() {
     }
     for step in 15..20 {
         let row =
-            |s: usize| BatchRow { token: prompts[s][step], sequence: s, position: step, logits: s % 3 == 0 };
+            |s: usize| BatchRow { token: prompts[s][step], sequence: s, position: step, logits: s.is_multiple_of(3) };
         let batch = Batch { rows: (0..16).map(row).collect(), sequences: sequences.clone() };
         let logits = device.step(&batch);
         let vocab = model.config.vocab;
@@ -249,6 +250,15 @@ fn what_is_not_finite_stays_in_its_row() {
     assert!(bits(&poisoned[..vocab]) == bits(&good[..vocab]));
     assert!(poisoned[vocab..2 * vocab].iter().all(|x| x.is_nan()));
     assert!(bits(&poisoned[2 * vocab..]) == bits(&good[2 * vocab..]));
+}
+
+#[test]
+fn the_plan_knows_how_large_a_page_is() {
+    for head_dim in [2, 8, 24, 64, 80, 100, 128] {
+        let config = config(64, [4, 2, head_dim], 64, None);
+        let layout = KvLayout::new(config.layers, config.kv_heads, head_dim, PAGE_TOKENS).unwrap();
+        assert_eq!(page(&config).0, 2 * layout.page_len() as u64, "heads of {head_dim}");
+    }
 }
 
 #[test]

@@ -36,7 +36,7 @@ impl<E: KvElement> Cache<E> {
         let layout = KvLayout::new(2, 3, head_dim, page_tokens).unwrap();
         let pages = positions.div_ceil(page_tokens) + 1;
         let table: Vec<usize> = (0..pages).map(|i| (i * 7 + 3) % pages).collect();
-        let table = if pages % 7 == 0 { (0..pages).rev().collect() } else { table };
+        let table = if pages.is_multiple_of(7) { (0..pages).rev().collect() } else { table };
         let mut numbers = Numbers(head_dim as u64);
         let mut cache = Cache {
             layout,
