@@ -7,15 +7,20 @@ use crate::{Bytes, PAGE_TOKENS, Tokens};
 /// Rows of a step whose logits may be wanted at once (prompt log probabilities come in such pieces).
 pub const LOGIT_ROWS: usize = 64;
 
+/// A value of a head takes a whole number of these in a page.
+const VALUE_LANES: usize = 16;
+
 /// Weights as packed: the file's bits, with panels of 16 rows filled up. The excess is bounded by rows that do not
 /// fill a panel: a sixty-fourth covers every real model.
 pub fn packed_weights(file: Bytes) -> Bytes {
     Bytes(file.0.saturating_add(file.0 / 64))
 }
 
-/// One KV page: keys and values of [`PAGE_TOKENS`] positions in all layers, f16.
+/// One KV page: keys and values of [`PAGE_TOKENS`] positions in all layers, f16. Values are filled up to a multiple of
+/// 16 elements (a test of the device holds its pages to this).
 pub fn page(model: &ModelConfig) -> Bytes {
-    product([2, 2, model.layers, model.kv_heads, model.head_dim, PAGE_TOKENS])
+    let values = model.head_dim.div_ceil(VALUE_LANES).saturating_mul(VALUE_LANES);
+    product([2, model.layers, model.kv_heads, model.head_dim.saturating_add(values), PAGE_TOKENS])
 }
 
 /// Activations and logits of the largest step. An upper bound on what the CPU device lays out (a test of the device
