@@ -53,17 +53,9 @@ pub struct Batch {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The weights could not be read.
+    /// The weights could not be read, or memory could not be had.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Memory could not be had (our plan was wrong, or the machine changed).
-    #[error("cannot allocate {bytes} bytes for {what}")]
-    Memory {
-        /// What it was for.
-        what: &'static str,
-        /// Bytes asked for.
-        bytes: u64,
-    },
     /// Threads could not be started.
     #[error("cannot start {threads} compute threads: {source}")]
     Threads {
