@@ -87,7 +87,8 @@ fn serve(
         }
         Err(error @ EngineError::Load(_)) => {
             let message = error.to_string();
-            tracing::error!("{message}");
+            // The front says it, once.
+            tracing::debug!("{message}");
             sender.send(&ToFront::LoadFailed(LoadFailure { message }))?;
             Err(error)
         }
