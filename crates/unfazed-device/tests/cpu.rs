@@ -147,8 +147,12 @@ fn decodes_of_many_sequences_have_the_bits_of_one() {
         expected.push(device.sequence(prompt, 64, &sequences[s]));
     }
     for step in 15..20 {
-        let row =
-            |s: usize| BatchRow { token: prompts[s][step], sequence: s, position: step, logits: s.is_multiple_of(3) };
+        let row = |s: usize| BatchRow {
+            token: prompts[s][step],
+            sequence: s,
+            position: step,
+            logits: s.is_multiple_of(3),
+        };
         let batch = Batch { rows: (0..16).map(row).collect(), sequences: sequences.clone() };
         let logits = device.step(&batch);
         let vocab = model.config.vocab;
