@@ -206,7 +206,12 @@ fn check(
         cores,
         "that many cores are ours to use, and more threads would wait for each other",
     )?;
-    // A step holds one row of each running sequence beside the prompt's.
+    // A step holds one row of each running sequence, whatever there is of prompts.
+    if chunk < parallel && settings.chunk.is_some() {
+        notes.push(format!(
+            "--prefill-chunk raised from {chunk} to {parallel}: a step holds a row of each of {parallel} sequences"
+        ));
+    }
     Ok(Asked { context: Tokens(context), parallel, chunk: Tokens(chunk.max(parallel)), threads })
 }
 

@@ -119,3 +119,15 @@ fn a_model_that_does_not_fit_is_refused_with_the_bytes_by_part() {
     let text = refusal.to_string();
     assert!(text.contains("weights 8.12 GiB") && text.contains("4.00 GiB are free"), "{text}");
 }
+
+#[test]
+fn a_chunk_smaller_than_the_sequences_is_raised_with_one_line() {
+    let model = model(16, 2048, 16, 128, 8192);
+    let settings = Settings { chunk: Some(Tokens(7)), parallel: Some(16), ..Settings::default() };
+    let plan = plan(&model, Bytes(0), &machine(1 << 40), &settings).unwrap();
+    assert_eq!(plan.chunk, Tokens(16));
+    assert_eq!(
+        plan.notes,
+        ["--prefill-chunk raised from 7 to 16: a step holds a row of each of 16 sequences"]
+    );
+}

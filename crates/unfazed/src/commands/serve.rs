@@ -107,11 +107,13 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     };
     let sink = report::sink(args.events.enabled(), bar, options.api_keys.is_empty());
     let runtime = tokio::runtime::Runtime::new().context("cannot start the server's threads")?;
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let shutdown = until_signal()?;
         prepared.serve(options, sink, shutdown).await
-    })?;
-    Ok(ExitCode::SUCCESS)
+    });
+    // Work that does not come to an end (a template's) must not keep the program.
+    runtime.shutdown_background();
+    served.map(|()| ExitCode::SUCCESS)
 }
 
 /// Ends with the first Ctrl-C or SIGTERM; the second ends the process at once.
