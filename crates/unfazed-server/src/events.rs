@@ -86,7 +86,7 @@ pub struct Ready {
     pub settings: EffectiveSettings,
     /// Time from the engine's start to ready, in milliseconds.
     pub load_ms: f64,
-    /// What was lowered, from what to what and why.
+    /// What was lowered, from what to what and why, and what the model lacks.
     pub notes: Vec<String>,
 }
 

@@ -34,7 +34,7 @@ impl Model {
             .map_err(|error| ServerError::Tokenizer(error.to_string()))?;
         let template = ChatTemplate::for_model(checkpoint.chat_template.as_deref(), &tokenizer);
         if let Err(error) = &template {
-            tracing::warn!("chats are refused: {error}");
+            tracing::warn!("{}", refused_chats(error));
         }
         Ok(Model {
             id,
@@ -51,6 +51,11 @@ impl Model {
     pub(crate) fn prompt_bytes_limit(&self) -> usize {
         self.context.saturating_mul(self.tokenizer.longest_token_bytes().max(1))
     }
+}
+
+/// The note that a server starts with whose template can't be used.
+pub(crate) fn refused_chats(error: &TemplateError) -> String {
+    format!("chats are refused: {error}")
 }
 
 /// Seconds since 1970.

@@ -16,7 +16,7 @@ use crate::events::{EffectiveSettings, Event, EventSink, Partition, Ready};
 use crate::http::metrics::{Metrics, UPKEEP_EVERY};
 use crate::http::router::{AppState, router};
 use crate::http::{ApiKeys, Callers, listener};
-use crate::model::Model;
+use crate::model::{Model, refused_chats};
 use crate::supervisor::{Engine, Fatal, Keeper, Launch, Orders, Phase};
 use crate::{ServeOptions, ServerError};
 
@@ -48,16 +48,18 @@ pub async fn serve(
     let metrics = Arc::new(metrics);
     metrics.kv_pages(plan.pages);
     let engine = Engine::new(plan.parallel.saturating_add(options.max_queue), Arc::clone(&metrics));
-    let ready = ready_event(&options, &checkpoint, &plan, address);
     // Built before the engine starts: a tokenizer that cannot be is a refusal, and no engine has to be ended for it.
     let model_id = options.model_id.clone();
-    let (start, plan_for_model) = (start_message(&options, &checkpoint, &plan), plan);
-    let (checkpoint, model) = tokio::task::spawn_blocking(move || {
-        let model = Model::new(model_id, &checkpoint, &plan_for_model);
-        (checkpoint, model)
+    let start = start_message(&options, &checkpoint, &plan);
+    let (checkpoint, mut plan, model) = tokio::task::spawn_blocking(move || {
+        let model = Model::new(model_id, &checkpoint, &plan);
+        (checkpoint, plan, model)
     })
     .await
     .map_err(|error| ServerError::Tokenizer(format!("building the tokenizer failed: {error}")))?;
+    let model = model?;
+    plan.notes.extend(model.template.as_ref().err().map(refused_chats));
+    let ready = ready_event(&options, &checkpoint, &plan, address);
     let orders = Orders {
         launch: Box::new(launch),
         start,
@@ -69,7 +71,7 @@ pub async fn serve(
     };
     let app = Arc::new(AppState {
         engine: engine.clone(),
-        model: Arc::new(model?),
+        model: Arc::new(model),
         metrics: Arc::clone(&metrics),
         keys: ApiKeys::new(options.api_keys.clone()),
         callers,

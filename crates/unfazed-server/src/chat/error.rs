@@ -1,6 +1,7 @@
 //! What can go wrong with a chat template.
 
 use std::fmt;
+use std::time::Duration;
 
 use minijinja::ErrorKind;
 use thiserror::Error;
@@ -42,6 +43,12 @@ pub enum TemplateError {
         line: usize,
         /// The limit ([`crate::chat::Limits::fuel`]).
         limit: u64,
+    },
+    /// The model's fault: a rendering took more time than the limit allows, this one or one that still runs.
+    #[error("the model's chat template does not come to an end: a rendering takes more than {limit:?}")]
+    Endless {
+        /// The limit ([`crate::chat::Limits::time`]).
+        limit: Duration,
     },
     /// The prompt is longer than the limit allows.
     #[error("the chat template makes a prompt of more than {limit} bytes of these messages")]
@@ -88,10 +95,10 @@ impl fmt::Display for Full {
 impl std::error::Error for Full {}
 
 impl TemplateError {
-    /// Whether it is the messages' fault, so that the request is to be refused and may be repaired. Otherwise it
-    /// is the model's or ours.
-    pub fn is_of_the_request(&self) -> bool {
-        !matches!(self, TemplateError::Syntax { .. } | TemplateError::NoThread(_) | TemplateError::NoTemplate)
+    /// Whether it is the machine's fault or ours. Otherwise it lies in the messages and the template: this model
+    /// does not answer these messages, however often they are sent.
+    pub fn is_of_the_machine(&self) -> bool {
+        matches!(self, TemplateError::NoThread(_))
     }
 
     pub(super) fn syntax(error: &minijinja::Error) -> Self {

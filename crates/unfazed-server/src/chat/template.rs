@@ -1,6 +1,10 @@
 //! A compiled chat template.
 
 use std::io;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value as TemplateValue;
@@ -40,13 +44,16 @@ pub struct Limits {
     pub fuel: u64,
     /// Bytes of the rendered prompt.
     pub output_bytes: usize,
+    /// Time by the clock. Some work costs no fuel: of lists that `+` only chains, and of comparisons of nested
+    /// values.
+    pub time: Duration,
 }
 
 impl Default for Limits {
     /// Some 100 ms of work at most, 64 MB at most, as much output as the tokenizer takes. A template that is in
     /// use takes some 20 to 100 units a message and copies its text a few times.
     fn default() -> Self {
-        Limits { fuel: 1_000_000, output_bytes: MAX_TEXT_BYTES }
+        Limits { fuel: 1_000_000, output_bytes: MAX_TEXT_BYTES, time: Duration::from_secs(5) }
     }
 }
 
@@ -65,9 +72,15 @@ pub struct RenderOptions {
 /// A chat template, compiled. It is rendered as Hugging Face's `apply_chat_template` does: blocks take the line
 /// break behind them and the blanks before them along, `tojson` writes Python's JSON, and `raise_exception`,
 /// `strftime_now`, `break`, `continue` and the methods of Python's strings and dicts are there.
+///
+/// A rendering that takes more than its time is left to itself, as a thread can't be ended from outside without
+/// leaving locks and memory as they happen to be. Until it ends nothing is rendered any more, so that as many threads
+/// are lost at most as rendered at that moment.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    environment: Arc<Environment<'static>>,
+    /// Renderings that were given up and still run.
+    overdue: Mutex<Vec<JoinHandle<()>>>,
     special: SpecialTexts,
     used: UsedCharacters,
     bos: String,
@@ -90,7 +103,15 @@ impl ChatTemplate {
         used.add_all(&special);
         environment.add_template_owned(NAME, source).map_err(|error| TemplateError::syntax(&error))?;
         let (bos, eos) = (tokenizer.bos_text().to_owned(), tokenizer.eos_text().to_owned());
-        let template = ChatTemplate { environment, special, used, bos, eos, limits: Limits::default() };
+        let template = ChatTemplate {
+            environment: Arc::new(environment),
+            overdue: Mutex::default(),
+            special,
+            used,
+            bos,
+            eos,
+            limits: Limits::default(),
+        };
         Ok(template.with_limits(Limits::default()))
     }
 
@@ -110,7 +131,7 @@ impl ChatTemplate {
 
     /// The template with other limits.
     pub fn with_limits(mut self, limits: Limits) -> ChatTemplate {
-        self.environment.set_fuel(Some(limits.fuel));
+        Arc::make_mut(&mut self.environment).set_fuel(Some(limits.fuel));
         self.limits = limits;
         self
     }
@@ -163,29 +184,59 @@ impl ChatTemplate {
         Ok(sentinels.restore(&self.rendered(TemplateValue::from_pairs(context))?))
     }
 
-    /// Runs the template on a thread of its own, with a stack for values nested as deep as its fuel allows:
-    /// minijinja compares, prints and drops nested values by recursion, and a stack that overflows ends the process.
+    /// Runs the template on a thread of its own, for two reasons. It has a stack for values nested as deep as the
+    /// fuel allows: minijinja compares, prints and drops nested values by recursion, and a stack that overflows ends
+    /// the process. And its caller can leave it behind once its time is over.
     fn rendered(&self, context: TemplateValue) -> Result<String, TemplateError> {
+        let endless = TemplateError::Endless { limit: self.limits.time };
+        if !self.overdue(|threads| threads.is_empty()) {
+            return Err(endless);
+        }
         let per_fuel =
             usize::try_from(self.limits.fuel).unwrap_or(usize::MAX).saturating_mul(STACK_BYTES_PER_FUEL);
         let stack = per_fuel.saturating_add(STACK_BYTES).min(STACK_BYTES_MOST);
-        std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().name("template".to_owned()).stack_size(stack);
-            let run = thread
-                .spawn_scoped(scope, || self.run(context))
-                .map_err(|error| TemplateError::NoThread(error.to_string()))?;
-            run.join().unwrap_or_else(|_| Err(TemplateError::NoThread("it panicked".to_owned())))
-        })
+        let (environment, limits) = (Arc::clone(&self.environment), self.limits);
+        let (sender, result) = mpsc::sync_channel(1);
+        let thread = std::thread::Builder::new()
+            .name("template".to_owned())
+            .stack_size(stack)
+            // Nobody may listen any more.
+            .spawn(move || drop(sender.send(run(&environment, limits, context))))
+            .map_err(|error| TemplateError::NoThread(error.to_string()))?;
+        match result.recv_timeout(self.limits.time) {
+            Ok(rendered) => rendered,
+            Err(RecvTimeoutError::Disconnected) => Err(TemplateError::NoThread("it panicked".to_owned())),
+            Err(RecvTimeoutError::Timeout) => {
+                if self.overdue(|threads| {
+                    threads.push(thread);
+                    threads.len() == 1
+                }) {
+                    tracing::warn!("chats are refused until the rendering ends: {endless}");
+                }
+                Err(endless)
+            }
+        }
     }
 
-    fn run(&self, context: TemplateValue) -> Result<String, TemplateError> {
-        let Limits { fuel, output_bytes } = self.limits;
-        let failed = |error: minijinja::Error| TemplateError::render(&error, fuel, output_bytes);
-        let template = self.environment.get_template(NAME).map_err(failed)?;
-        let mut output = Bounded { bytes: Vec::new(), most: output_bytes };
-        template.render_captured_to(context, &mut output).map_err(failed)?;
-        Ok(String::from_utf8_lossy(&output.bytes).into_owned())
+    /// Looks at the renderings that were given up and have not ended.
+    fn overdue<T>(&self, look: impl FnOnce(&mut Vec<JoinHandle<()>>) -> T) -> T {
+        let mut threads = self.overdue.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.retain(|thread| !thread.is_finished());
+        look(&mut threads)
     }
+}
+
+fn run(
+    environment: &Environment<'static>,
+    limits: Limits,
+    context: TemplateValue,
+) -> Result<String, TemplateError> {
+    let Limits { fuel, output_bytes, .. } = limits;
+    let failed = |error: minijinja::Error| TemplateError::render(&error, fuel, output_bytes);
+    let template = environment.get_template(NAME).map_err(failed)?;
+    let mut output = Bounded { bytes: Vec::new(), most: output_bytes };
+    template.render_captured_to(context, &mut output).map_err(failed)?;
+    Ok(String::from_utf8_lossy(&output.bytes).into_owned())
 }
 
 /// Output that is full at some point.

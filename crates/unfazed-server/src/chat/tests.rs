@@ -1,5 +1,7 @@
 //! Templates of the kinds that models bring, and what a user may try.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value, json};
 use unfazed_formats::TokenizerSource;
 use unfazed_formats::checkpoint::GgufTokenizer;
@@ -356,7 +358,8 @@ fn work_memory_and_output_are_bounded() {
         "{{ 'x' * 1000000000 }}",
         "{{ range(1000000000) | list | length }}",
     ] {
-        let error = failure(source, &user("x"), Limits { fuel: 100_000, output_bytes: 1 << 20 });
+        let error =
+            failure(source, &user("x"), Limits { fuel: 100_000, output_bytes: 1 << 20, ..Limits::default() });
         let expected = matches!(
             error,
             TemplateError::TooMuchWork { line: 1, .. }
@@ -371,6 +374,35 @@ fn work_memory_and_output_are_bounded() {
     let enough = Limits { output_bytes: 100_000, ..Limits::default() };
     let template = ChatTemplate::new(long, &chatml()).unwrap().with_limits(enough);
     assert!(template.render(&user(&"x".repeat(1000)), &asking()).is_ok());
+}
+
+#[test]
+fn a_template_without_an_end_is_given_up_and_not_run_again() {
+    let source = "{% if messages[0].content == 'run' %}{% set ns = namespace(s=[1]) %}\
+        {% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s | length }}{% endif %}";
+    let limits = Limits { time: Duration::from_millis(200), ..Limits::default() };
+    let template = ChatTemplate::new(source, &chatml()).unwrap().with_limits(limits);
+    assert!(template.render(&user("fine"), &asking()).is_ok());
+    let endless = TemplateError::Endless { limit: limits.time };
+    assert_eq!(template.render(&user("run"), &asking()).unwrap_err(), endless);
+    assert_eq!(template.render(&user("fine"), &asking()).unwrap_err(), endless, "the thread still runs");
+    assert!(!endless.is_of_the_machine());
+    assert!(endless.to_string().contains("does not come to an end"));
+}
+
+#[test]
+fn a_template_that_was_only_slow_renders_again_once_it_has_ended() {
+    let source = "{% if messages[0].content == 'run' %}{% set ns = namespace(s=[1]) %}\
+        {% for i in range(18) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s | length }}{% endif %}";
+    let limits = Limits { time: Duration::ZERO, ..Limits::default() };
+    let template = ChatTemplate::new(source, &chatml()).unwrap().with_limits(limits);
+    assert!(template.render(&user("run"), &asking()).is_err());
+    let template = template.with_limits(Limits::default());
+    let start = std::time::Instant::now();
+    while template.render(&user("fine"), &asking()).is_err() {
+        assert!(start.elapsed() < Duration::from_secs(60), "it never renders again");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]

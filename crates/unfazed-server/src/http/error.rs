@@ -52,7 +52,7 @@ impl ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", message).with_code("invalid_json")
     }
 
-    /// 400: the chat template refused the messages.
+    /// 400: the chat template refused the messages, fails on them, or is none that can be used.
     pub(crate) fn template(message: impl Into<String>) -> ApiError {
         ApiError::field("messages", message).with_code("template_error")
     }

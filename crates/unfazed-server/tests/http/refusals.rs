@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use unfazed_server::{CorsOrigins, ServeOptions};
+use unfazed_server::{CorsOrigins, Event, ServeOptions};
 use unfazed_wire::{FailureKind, FinishReason, Submit};
 
 use crate::fake_engine::{Boot, Step, cancelled, submits};
@@ -110,6 +110,18 @@ async fn a_text_that_cannot_fit_is_refused_before_it_is_tokenised() {
     let (status, code, message) = error(server.complete(json!({"prompt": prompt})).await).await;
     assert_eq!((status, code.as_str()), (400, "context_length_exceeded"));
     assert!(message.contains("20000 bytes"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_that_does_not_compile_is_noted_at_start_and_refuses_chats_alone() {
+    let (server, ready) = Server::with_template("{% for m in messages %}\n{{ m. }}{% endfor %}").await;
+    let Event::Ready(ready) = ready else { panic!("{ready:?}") };
+    let notes: Vec<&String> = ready.notes.iter().filter(|note| note.contains("chats are refused")).collect();
+    assert!(notes.len() == 1 && notes[0].contains("line 2 of the chat template"), "{:?}", ready.notes);
+    let (status, code, message) = error(server.chat(json!({})).await).await;
+    assert_eq!((status, code.as_str()), (400, "template_error"));
+    assert!(message.contains("line 2 of the chat template"), "{message}");
+    assert_eq!(server.complete(json!({"prompt": "x"})).await.status(), 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

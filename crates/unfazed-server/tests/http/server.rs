@@ -49,13 +49,33 @@ impl Server {
         boot: Boot,
         script: impl Fn(&unfazed_wire::Submit) -> Vec<Step> + Send + Sync + 'static,
     ) -> Server {
+        Server::launch_model(options, checkpoint(), boot, script).await
+    }
+
+    /// A server of a model whose chat template is this.
+    pub(crate) async fn with_template(template: &str) -> (Server, Event) {
+        let model = Checkpoint { chat_template: Some(template.to_owned()), ..checkpoint() };
+        let mut server = Server::launch_model(options(), model, Boot::Normal, |_| {
+            vec![Step::Text("x"), Step::Finish(unfazed_wire::FinishReason::Stop)]
+        })
+        .await;
+        let ready = server.ready().await;
+        (server, ready)
+    }
+
+    async fn launch_model(
+        options: ServeOptions,
+        checkpoint: Checkpoint,
+        boot: Boot,
+        script: impl Fn(&unfazed_wire::Submit) -> Vec<Step> + Send + Sync + 'static,
+    ) -> Server {
         let control = Control::new(boot, script);
         let (sender, events) = mpsc::unbounded_channel();
         let (shutdown, stop) = oneshot::channel::<()>();
         let sender = Mutex::new(sender);
         let sink = Arc::new(move |event| drop(sender.lock().unwrap().send(event)));
         let launch = FakeLaunch(Arc::clone(&control));
-        let task = tokio::spawn(serve(options, checkpoint(), plan(), launch, sink, async {
+        let task = tokio::spawn(serve(options, checkpoint, plan(), launch, sink, async {
             let _ = stop.await;
         }));
         let client = Client::builder().no_proxy().build().unwrap();

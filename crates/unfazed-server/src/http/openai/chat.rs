@@ -94,8 +94,7 @@ fn top_logprobs(fields: &Fields<'_>) -> Result<Option<u32>, ApiError> {
 fn render(model: &Model, fields: &Fields<'_>) -> Result<Vec<u32>, ApiError> {
     let messages = messages::read(fields)?;
     prepare::check_bytes(model, "messages", messages::text_bytes(&messages))?;
-    let unusable = |error: &TemplateError| ApiError::unsupported("messages", error.to_string());
-    let template = model.template.as_ref().map_err(unusable)?;
+    let template = model.template.as_ref().map_err(rendering_error)?;
     let options = RenderOptions {
         add_generation_prompt: fields.flag("add_generation_prompt")?.unwrap_or(true),
         tools: tools(fields)?,
@@ -106,12 +105,12 @@ fn render(model: &Model, fields: &Fields<'_>) -> Result<Vec<u32>, ApiError> {
     prepare::encode_segments(model, &segments)
 }
 
-/// A rendering that failed: by the messages' fault, or by the machine's or ours.
+/// A rendering that failed: by the messages' or the template's fault, or by the machine's or ours.
 fn rendering_error(error: &TemplateError) -> ApiError {
-    if error.is_of_the_request() {
-        ApiError::template(error.to_string())
-    } else {
+    if error.is_of_the_machine() {
         ApiError::internal(error.to_string())
+    } else {
+        ApiError::template(error.to_string())
     }
 }
 
@@ -187,9 +186,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_that_a_template_refuses_are_a_400_and_a_thread_that_is_missing_is_a_500() {
+    fn what_no_repetition_mends_is_a_400_and_a_thread_that_is_missing_is_a_500() {
         let refused = TemplateError::Refused { line: 3, message: "no".to_owned() };
-        assert_eq!(rendering_error(&refused).status, StatusCode::BAD_REQUEST);
+        let endless = TemplateError::Endless { limit: std::time::Duration::from_secs(5) };
+        for error in [refused, endless, TemplateError::NoTemplate] {
+            assert_eq!(rendering_error(&error), ApiError::template(error.to_string()));
+            assert_eq!(rendering_error(&error).status, StatusCode::BAD_REQUEST);
+        }
         let ours = TemplateError::NoThread("out of memory".to_owned());
         assert_eq!(rendering_error(&ours).status, StatusCode::INTERNAL_SERVER_ERROR);
     }
