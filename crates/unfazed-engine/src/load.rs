@@ -116,10 +116,9 @@ fn limits(start: &Start, vocab: usize) -> Result<Limits, EngineError> {
     }
 }
 
-/// Keys and values in f16. The device allocated them, so they do not overflow.
+/// All KV pages, as the plan counts them.
 fn kv_bytes(model: &ModelConfig, limits: &Limits) -> u64 {
-    let positions = limits.pages as u64 * limits.page_tokens as u64;
-    4 * (model.layers * model.kv_heads * model.head_dim) as u64 * positions
+    unfazed_plan::needs::page(model).0.saturating_mul(limits.pages as u64)
 }
 
 /// Tells the front how much is loaded, now and then and at the end.

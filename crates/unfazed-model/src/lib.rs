@@ -17,6 +17,7 @@
 
 mod attention;
 mod catalog;
+mod dense;
 mod ends;
 mod error;
 mod feed_forward;

@@ -7,10 +7,10 @@ use unfazed_store::{MatrixSource, VectorSource};
 
 use crate::ModelError;
 use crate::catalog::Catalog;
-use crate::llama::{self, Llama};
+use crate::dense::Dense;
 use crate::loader::Loader;
-use crate::qwen3::{self, Qwen3};
 use crate::qwen3moe::{self, Qwen3Moe};
+use crate::{llama, qwen3};
 
 /// Where all weights of a model are: every tensor found and checked, nothing read yet.
 pub struct Sources {
@@ -26,8 +26,7 @@ pub struct Model<D: Device> {
 }
 
 enum Weights<M, V> {
-    Llama(Llama<M, V>),
-    Qwen3(Qwen3<M, V>),
+    Dense(Dense<M, V>),
     Qwen3Moe(Qwen3Moe<M, V>),
 }
 
@@ -48,8 +47,8 @@ impl Sources {
         };
         let mut catalog = Catalog::new(checkpoint, family);
         let weights = match checkpoint.config.family {
-            Family::Llama => Weights::Llama(Llama::find(&mut catalog)?),
-            Family::Qwen3 => Weights::Qwen3(Qwen3::find(&mut catalog)?),
+            Family::Llama => Weights::Dense(llama::find(&mut catalog)?),
+            Family::Qwen3 => Weights::Dense(qwen3::find(&mut catalog)?),
             Family::Qwen3Moe => Weights::Qwen3Moe(Qwen3Moe::find(&mut catalog)?),
         };
         Ok(Sources { config: checkpoint.config.clone(), weights, bytes: catalog.finish()? })
@@ -73,8 +72,7 @@ impl Sources {
     ) -> Result<Model<D>, ModelError> {
         let loader = &mut Loader::new(device, progress);
         let weights = match &self.weights {
-            Weights::Llama(sources) => Weights::Llama(sources.load(loader)?),
-            Weights::Qwen3(sources) => Weights::Qwen3(sources.load(loader)?),
+            Weights::Dense(sources) => Weights::Dense(sources.load(loader)?),
             Weights::Qwen3Moe(sources) => Weights::Qwen3Moe(sources.load(loader)?),
         };
         Ok(Model { config: self.config.clone(), weights })
@@ -105,8 +103,7 @@ impl<D: Device> Model<D> {
     pub fn forward<'d>(&self, device: &'d mut D, batch: &Batch) -> Result<&'d [f32], DeviceError> {
         device.begin(batch)?;
         match &self.weights {
-            Weights::Llama(weights) => weights.forward(device, &self.config),
-            Weights::Qwen3(weights) => weights.forward(device, &self.config),
+            Weights::Dense(weights) => weights.forward(device, &self.config),
             Weights::Qwen3Moe(weights) => weights.forward(device, &self.config),
         }
         device.finish()

@@ -96,7 +96,7 @@ impl Compute {
     }
 
     /// Runs `work` for each item, each of which touches about `elements` numbers.
-    pub(super) fn items<T: Send>(
+    pub(super) fn items<T: Send + Sync>(
         &mut self,
         items: &mut [T],
         elements: usize,

@@ -15,8 +15,8 @@ pub(super) struct Disjoint<'a, T> {
 // SAFETY: it stands for a `&mut [T]`, parts of which go to other threads; whoever takes a part promises that no other
 // overlaps it.
 unsafe impl<T: Send> Send for Disjoint<'_, T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
+// SAFETY: as above; parts that are only read may be read by several threads.
+unsafe impl<T: Send + Sync> Sync for Disjoint<'_, T> {}
 
 impl<T> Clone for Disjoint<'_, T> {
     fn clone(&self) -> Self {
