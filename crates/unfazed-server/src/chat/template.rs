@@ -280,3 +280,29 @@ fn without_generation_blocks(source: &str) -> String {
     out.push_str(rest);
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::super::tests::chatml;
+    use super::*;
+
+    #[test]
+    fn chats_are_rendered_again_once_a_rendering_that_was_given_up_has_ended() {
+        let template = ChatTemplate::new("x", &chatml()).unwrap();
+        let (end, ended) = mpsc::channel::<()>();
+        let held = std::thread::spawn(move || {
+            let _ = ended.recv();
+        });
+        template.overdue(|threads| threads.push(held));
+        let render = || template.render(&Value::Array(Vec::new()), &RenderOptions::default());
+        assert_eq!(render().unwrap_err(), TemplateError::Endless { limit: Duration::from_secs(5) });
+        drop(end);
+        let start = Instant::now();
+        while render().is_err() {
+            assert!(start.elapsed() < Duration::from_secs(60), "it never renders again");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

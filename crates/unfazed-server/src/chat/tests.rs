@@ -93,7 +93,7 @@ fn tokenizer(special: &[&str]) -> Tokenizer {
     Tokenizer::new(&TokenizerSource::Gguf(metadata), rows).unwrap()
 }
 
-fn chatml() -> Tokenizer {
+pub(super) fn chatml() -> Tokenizer {
     tokenizer(&["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
 }
 
@@ -388,21 +388,6 @@ fn a_template_without_an_end_is_given_up_and_not_run_again() {
     assert_eq!(template.render(&user("fine"), &asking()).unwrap_err(), endless, "the thread still runs");
     assert!(!endless.is_of_the_machine());
     assert!(endless.to_string().contains("does not come to an end"));
-}
-
-#[test]
-fn a_template_that_was_only_slow_renders_again_once_it_has_ended() {
-    let source = "{% if messages[0].content == 'run' %}{% set ns = namespace(s=[1]) %}\
-        {% for i in range(18) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s | length }}{% endif %}";
-    let limits = Limits { time: Duration::ZERO, ..Limits::default() };
-    let template = ChatTemplate::new(source, &chatml()).unwrap().with_limits(limits);
-    assert!(template.render(&user("run"), &asking()).is_err());
-    let template = template.with_limits(Limits::default());
-    let start = std::time::Instant::now();
-    while template.render(&user("fine"), &asking()).is_err() {
-        assert!(start.elapsed() < Duration::from_secs(60), "it never renders again");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]
