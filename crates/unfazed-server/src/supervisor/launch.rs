@@ -13,6 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
+/// Where the program finds the key that clients need. No engine needs it.
+const API_KEY_VARIABLE: &str = "UNFAZED_API_KEY";
+
 /// Starts engines.
 pub trait Launch: Send + Sync + 'static {
     /// Starts one and returns the front's end of its link.
@@ -80,20 +83,25 @@ impl EngineProgram {
         self.arguments.push(argument.into());
         self
     }
-}
 
-impl Launch for EngineProgram {
-    fn launch(&self) -> io::Result<(UnixStream, Arc<dyn Process>)> {
-        let (ours, theirs) = unfazed_wire::link::pair()?;
+    /// The command, but for its link.
+    fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
         if self.open.is_some() {
             command.arg0("unfazed");
         }
         // Its own process group: Ctrl-C in a terminal reaches the front alone, which ends its engine in good order.
+        command.arg("engine").args(&self.arguments).process_group(0).env_remove(API_KEY_VARIABLE);
         // Standard output belongs to the front's events; standard error is shared for logs.
-        command.arg("engine").args(&self.arguments).process_group(0);
-        command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::inherit());
-        let child = command.spawn()?;
+        command.stdout(Stdio::null()).stderr(Stdio::inherit());
+        command
+    }
+}
+
+impl Launch for EngineProgram {
+    fn launch(&self) -> io::Result<(UnixStream, Arc<dyn Process>)> {
+        let (ours, theirs) = unfazed_wire::link::pair()?;
+        let child = self.command().stdin(Stdio::from(theirs)).spawn()?;
         Ok((ours, Arc::new(ChildProcess(Mutex::new(child)))))
     }
 }
@@ -161,6 +169,12 @@ mod tests {
         assert_eq!(said, "engine --log warn\n");
         assert_eq!(wait_for_exit(&*process), Exit { code: Some(5), signal: None });
         process.kill();
+    }
+
+    #[test]
+    fn an_engine_does_not_inherit_the_clients_key() {
+        let command = EngineProgram::at("/nowhere").command();
+        assert!(command.get_envs().any(|variable| variable == (API_KEY_VARIABLE.as_ref(), None)));
     }
 
     #[test]
