@@ -1,6 +1,7 @@
 //! One sequence's tokens as visible text and log probabilities.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use unfazed_tokenizer::Detokenizer;
 use unfazed_wire::TokenLogprobs;
@@ -43,6 +44,8 @@ pub(crate) struct Visible {
     shown: usize,
     /// Characters decoded so far, behind `offset` characters that came before this text.
     characters: usize,
+    /// Where in the decoded text stop strings are looked for and nothing is shown: texts of special tokens.
+    hidden: VecDeque<Range<usize>>,
     /// Tokens whose text is not all shown.
     waiting: VecDeque<Waiting>,
 }
@@ -62,6 +65,7 @@ impl Visible {
             decoded: 0,
             shown: 0,
             characters: offset,
+            hidden: VecDeque::new(),
             waiting: VecDeque::new(),
         }
     }
@@ -72,6 +76,21 @@ impl Visible {
         let (start, offset) = (self.decoded, self.characters);
         self.take(&text);
         self.score(start, offset, logprobs);
+        let text = self.stops.push(&text);
+        self.release(text)
+    }
+
+    /// Adds a token whose text is not shown. Stop strings are found in it all the same.
+    pub(crate) fn push_hidden(&mut self, token: u32, logprobs: Option<TokenLogprobs>) -> Piece {
+        // What was kept back of a character is no part of this token.
+        let mut text = self.detokenizer.finish();
+        self.take(&text);
+        let (start, offset) = (self.decoded, self.characters);
+        let own = self.detokenizer.push(token);
+        self.decoded += own.len();
+        self.hidden.push_back(start..self.decoded);
+        self.score(start, offset, logprobs);
+        text += &own;
         let text = self.stops.push(&text);
         self.release(text)
     }
@@ -114,7 +133,9 @@ impl Visible {
     }
 
     fn release(&mut self, text: String) -> Piece {
-        self.shown += text.len();
+        let end = self.shown + text.len();
+        let text = self.without_hidden(text);
+        self.shown = end;
         let (shown, stopped) = (self.shown, self.stopped());
         let mut scored = Vec::new();
         while let Some(first) = self.waiting.front() {
@@ -128,6 +149,22 @@ impl Visible {
             self.waiting.clear();
         }
         Piece { text, scored }
+    }
+
+    /// Text that follows what was shown, without what is hidden.
+    fn without_hidden(&mut self, text: String) -> String {
+        let (from, to) = (self.shown, self.shown + text.len());
+        let (mut visible, mut at) = (String::new(), from);
+        while let Some(hidden) = self.hidden.front().filter(|hidden| hidden.start < to) {
+            // Hidden texts are whole tokens: they begin and end between characters. So does what a stop string ends.
+            visible += text.get(at - from..hidden.start.max(at) - from).unwrap_or_default();
+            at = hidden.end.min(to);
+            if hidden.end > to {
+                break;
+            }
+            self.hidden.pop_front();
+        }
+        if at == from { text } else { visible + text.get(at - from..).unwrap_or_default() }
     }
 }
 
@@ -184,6 +221,39 @@ mod tests {
         assert_eq!(all.text, "aéb");
         let offsets: Vec<usize> = all.scored.iter().map(|scored| scored.offset).collect();
         assert_eq!(offsets, [0, 1, 1, 2], "both bytes of a character begin where it does");
+    }
+
+    #[test]
+    fn a_hidden_token_is_scored_and_not_shown_and_can_be_a_stop_string() {
+        let tokenizer = bytes_only();
+        let run = |stops: &[&str]| {
+            let stops = stops.iter().map(|stop| (*stop).to_owned()).collect();
+            let mut visible = Visible::new(tokenizer.continuing_detokenizer(), stops, 0);
+            let (mut text, mut offsets) = (String::new(), Vec::new());
+            let mut add = |piece: Piece| {
+                text += &piece.text;
+                offsets.extend(piece.scored.iter().map(|scored| (scored.token, scored.offset)));
+            };
+            let byte = |byte: u8| FIRST_BYTE + u32::from(byte);
+            for token in [byte(b'a'), 2, byte(0xc3), 2, byte(b'b'), 1] {
+                let logprobs = Some(TokenLogprobs { token, logprob: -1.0, top: Vec::new() });
+                add(if token < FIRST_BYTE {
+                    visible.push_hidden(token, logprobs)
+                } else {
+                    visible.push(token, logprobs)
+                });
+            }
+            add(visible.finish());
+            (text, offsets, visible.stopped())
+        };
+        let (a, c, b) = (FIRST_BYTE + 97, FIRST_BYTE + 0xc3, FIRST_BYTE + 98);
+        let whole = vec![(a, 0), (2, 1), (c, 1), (2, 2), (b, 2), (1, 3)];
+        for stops in [&[][..], &["x"], &["</s>c", "<s>x"]] {
+            assert_eq!(run(stops), ("a\u{fffd}b".to_owned(), whole.clone(), false), "{stops:?}");
+        }
+        assert_eq!(run(&["</s>b"]), ("a\u{fffd}".to_owned(), whole[..3].to_vec(), true));
+        assert_eq!(run(&["<s>"]), ("a\u{fffd}b".to_owned(), whole[..5].to_vec(), true));
+        assert_eq!(run(&["/s>"]), ("a".to_owned(), whole[..2].to_vec(), true));
     }
 
     proptest! {

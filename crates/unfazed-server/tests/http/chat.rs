@@ -139,6 +139,25 @@ async fn a_users_special_token_text_stays_text() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn generated_special_tokens_are_not_shown_and_are_counted_and_scored() {
+    let script = |_: &Submit| {
+        vec![Step::Text("a"), Step::Token(257), Step::Text("b"), Step::Finish(FinishReason::Length)]
+    };
+    let server = Server::start(script).await;
+    let answer = body(server.chat(json!({"logprobs": true})).await).await;
+    assert_eq!(answer["choices"][0]["message"]["content"], "ab");
+    assert_eq!(answer["usage"]["completion_tokens"], 3);
+    let content = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    let tokens: Vec<&Value> = content.iter().map(|entry| &entry["token"]).collect();
+    assert_eq!(tokens, ["a", "<|turn|>", "b"]);
+    let answer = body(server.complete(json!({"prompt": "x"})).await).await;
+    assert_eq!(answer["choices"][0]["text"], "ab");
+    let answer = body(server.chat(json!({"stop": "<|turn|>"})).await).await;
+    assert_eq!(answer["choices"][0]["message"]["content"], "a");
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn settings_reach_the_engine() {
     let server = Server::start(says("x")).await;
     let wanted = json!({

@@ -37,6 +37,7 @@ pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Res
             index,
             prompt_tokens,
             detokenizer: app.model.tokenizer.detokenizer(),
+            model: Arc::clone(&app.model),
             stops: settings.stops.clone(),
             echo: None,
             scored_ends: Vec::new(),

@@ -11,6 +11,7 @@ use unfazed_wire::{FinishReason, Timings, TokenEvent, TokenLogprobs};
 use super::super::error::ApiError;
 use super::super::metrics::Metrics;
 use crate::answer::{Piece, Scored, Visible};
+use crate::model::Model;
 use crate::supervisor::{Sequence, Update};
 
 /// What a choice is made of beside its sequence.
@@ -18,6 +19,8 @@ pub(crate) struct Script {
     pub(crate) index: usize,
     pub(crate) prompt_tokens: usize,
     pub(crate) detokenizer: Detokenizer,
+    /// Knows the special tokens, whose text is not shown.
+    pub(crate) model: Arc<Model>,
     pub(crate) stops: Vec<String>,
     /// The prompt is shown in front of the answer.
     pub(crate) echo: Option<Echo>,
@@ -46,6 +49,7 @@ pub(crate) enum News {
 pub(crate) struct Choice {
     pub(crate) index: usize,
     sequence: Option<Sequence>,
+    model: Arc<Model>,
     visible: Visible,
     echo: Option<Echo>,
     prompt_scores: Vec<TokenLogprobs>,
@@ -70,6 +74,7 @@ impl Choice {
         Choice {
             index: script.index,
             sequence: Some(sequence),
+            model: script.model,
             visible: Visible::new(script.detokenizer, script.stops, offset),
             echo: script.echo,
             prompt_scores: Vec::new(),
@@ -137,7 +142,12 @@ impl Choice {
             let rest = self.visible.finish();
             self.show(rest);
         } else {
-            let piece = self.visible.push(event.token, event.logprobs);
+            let special = self.model.tokenizer.is_special(event.token);
+            let piece = if special {
+                self.visible.push_hidden(event.token, event.logprobs)
+            } else {
+                self.visible.push(event.token, event.logprobs)
+            };
             self.show(piece);
         }
         if ends || self.visible.stopped() {

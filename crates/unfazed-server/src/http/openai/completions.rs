@@ -150,7 +150,7 @@ impl Tokens {
 
 /// Makes a prompt's sequences.
 struct Maker<'a> {
-    model: &'a Model,
+    model: &'a Arc<Model>,
     settings: &'a Settings,
     wanted: Wanted,
     echo: bool,
@@ -158,7 +158,7 @@ struct Maker<'a> {
 }
 
 impl<'a> Maker<'a> {
-    fn new(model: &'a Model, settings: &'a Settings, echo: bool, logprobs: Option<u32>) -> Maker<'a> {
+    fn new(model: &'a Arc<Model>, settings: &'a Settings, echo: bool, logprobs: Option<u32>) -> Maker<'a> {
         let ends = if settings.ignore_eos { Vec::new() } else { model.tokenizer.end_tokens().to_vec() };
         // Evaluation harnesses echo with one token more than they need and drop its entry, so there must be one, even
         // if the token ends the text.
@@ -180,6 +180,7 @@ impl<'a> Maker<'a> {
             index,
             prompt_tokens: prompt.tokens.len(),
             detokenizer: self.model.tokenizer.continuing_detokenizer(),
+            model: Arc::clone(self.model),
             stops: self.settings.stops.clone(),
             echo: self.echo.then(|| prompt.echo(self.model, self.wanted.logprobs.is_some())),
             scored_ends: self.scored_ends.clone(),
