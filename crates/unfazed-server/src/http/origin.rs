@@ -3,7 +3,8 @@
 
 use std::net::IpAddr;
 
-use axum::http::{HeaderMap, HeaderValue, Uri, header};
+use axum::http::uri::{Authority, Scheme};
+use axum::http::{HeaderMap, Uri, header};
 
 use super::error::ApiError;
 use crate::ServerError;
@@ -25,10 +26,13 @@ impl Callers {
         hosts.extend(["127.0.0.1", "::1"].map(str::to_owned));
         hosts.push(bound.to_string());
         hosts.extend(options.allowed_hosts.iter().map(|host| normal_host(host)));
+        if let Some(host) = options.allowed_hosts.iter().find(|host| *host != "*" && !is_host(host)) {
+            let reason = "a host is a name or an address, such as box.example, without scheme, port and path";
+            return Err(ServerError::Option { option: "--allowed-host", value: host.clone(), reason });
+        }
         if let Some(CorsOrigins::Only(origins)) = &options.cors {
             for origin in origins {
-                if HeaderValue::from_str(origin).is_err() || !origin.contains("://") || origin.ends_with('/')
-                {
+                if !is_origin(origin) {
                     let reason =
                         "an origin is a scheme and a host, such as https://example.org, without a path";
                     return Err(ServerError::Option { option: "--cors", value: origin.clone(), reason });
@@ -106,6 +110,31 @@ fn refused_origin(origin: &str) -> ApiError {
     )
 }
 
+/// Whether a browser could send this as an `Origin`: `scheme://host` or `scheme://host:port`.
+fn is_origin(origin: &str) -> bool {
+    let Some((scheme, authority)) = origin.split_once("://") else { return false };
+    let Ok(parsed) = authority.parse::<Authority>() else { return false };
+    let port = match authority.strip_prefix(parsed.host()).map(|port| port.strip_prefix(':').ok_or(port)) {
+        Some(Ok(port)) => port.parse::<u16>().is_ok(),
+        Some(Err(none)) => none.is_empty(),
+        // A user's name stands before the host.
+        None => false,
+    };
+    !scheme.is_empty() && scheme.parse::<Scheme>().is_ok() && port && is_host(parsed.host())
+}
+
+/// Whether this is a name or an address, as in a `Host` header without its port.
+fn is_host(host: &str) -> bool {
+    if normal_host(host).parse::<IpAddr>().is_ok() {
+        return true;
+    }
+    let name = host.strip_suffix('.').unwrap_or(host);
+    name.split('.').all(|label| {
+        !label.is_empty()
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    })
+}
+
 /// Lower case, without the brackets of an IPv6 address and the dot of a complete name.
 fn normal_host(host: &str) -> String {
     host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.').to_ascii_lowercase()
@@ -124,6 +153,8 @@ fn without_port(host: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
 
     fn status(options: &ServeOptions, bound: &str, host: &str, origin: Option<&str>) -> bool {
@@ -187,10 +218,41 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_with_a_path_is_refused_at_start() {
-        let cors = Some(CorsOrigins::Only(vec!["https://app.example/".to_owned()]));
-        let options = ServeOptions { cors, ..ServeOptions::default() };
-        let error = Callers::new(&options, IpAddr::from([127, 0, 0, 1])).unwrap_err().to_string();
-        assert!(error.contains("https://app.example/"), "{error}");
+    fn an_origin_or_a_host_that_no_browser_sends_is_refused_at_start_by_its_value() {
+        let start = |options: &ServeOptions| {
+            Callers::new(options, IpAddr::from([127, 0, 0, 1])).map(drop).map_err(|error| error.to_string())
+        };
+        let cors = |origin: &str| {
+            let cors = Some(CorsOrigins::Only(vec![origin.to_owned()]));
+            start(&ServeOptions { cors, ..ServeOptions::default() })
+        };
+        let host = |host: &str| {
+            start(&ServeOptions { allowed_hosts: vec![host.to_owned()], ..ServeOptions::default() })
+        };
+        for good in ["https://app.example", "http://localhost:3000", "http://[::1]:80", "app-x://id_1"] {
+            assert_eq!(cors(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "https://a/",
+            "https://a/b",
+            "https://a?b",
+            "https://u@a",
+            "https://a:99999",
+            "https://",
+            "a",
+            "://a",
+            "http://a b",
+            "",
+        ] {
+            let error = cors(bad).expect_err(bad);
+            assert!(error.contains("--cors") && error.contains(&format!("{bad:?}")), "{error}");
+        }
+        for good in ["*", "box.example", "box.example.", "BOX", "my_box", "192.0.2.1", "::1", "[::1]"] {
+            assert_eq!(host(good), Ok(()), "{good}");
+        }
+        for bad in ["http://x", "a:80", "a b", "a/b", "", ".", "*.example", "[::1]:80", "é"] {
+            let error = host(bad).expect_err(bad);
+            assert!(error.contains("--allowed-host") && error.contains(&format!("{bad:?}")), "{error}");
+        }
     }
 }
