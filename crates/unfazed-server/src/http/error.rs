@@ -21,8 +21,8 @@ pub(crate) struct ApiError {
     param: Option<String>,
     message: String,
     retry_after: bool,
-    /// Prompt tokens and context, where a prompt is too long.
-    sizes: Option<(usize, usize)>,
+    /// Prompt tokens (if they were counted) and context, where a prompt is too long.
+    sizes: Option<(Option<usize>, usize)>,
 }
 
 impl ApiError {
@@ -64,7 +64,7 @@ impl ApiError {
         );
         let error = ApiError::new(StatusCode::BAD_REQUEST, "exceed_context_size_error", message);
         let param = Some(param.to_owned());
-        ApiError { param, sizes: Some((tokens, context)), ..error }.with_code("context_length_exceeded")
+        ApiError { param, sizes: Some((Some(tokens), context)), ..error }.with_code("context_length_exceeded")
     }
 
     /// 400: a prompt that is too long whatever its tokens are, found before the work of finding them.
@@ -73,7 +73,8 @@ impl ApiError {
             "{param}: the prompt has {bytes} bytes; at most {limit} can fit into the context of {context} tokens"
         );
         let error = ApiError::new(StatusCode::BAD_REQUEST, "exceed_context_size_error", message);
-        ApiError { param: Some(param.to_owned()), ..error }.with_code("context_length_exceeded")
+        let param = Some(param.to_owned());
+        ApiError { param, sizes: Some((None, context)), ..error }.with_code("context_length_exceeded")
     }
 
     /// 401.
@@ -131,7 +132,9 @@ impl ApiError {
             "code": self.code,
         });
         if let (Some((tokens, context)), Some(error)) = (self.sizes, error.as_object_mut()) {
-            error.insert("n_prompt_tokens".to_owned(), tokens.into());
+            if let Some(tokens) = tokens {
+                error.insert("n_prompt_tokens".to_owned(), tokens.into());
+            }
             error.insert("n_ctx".to_owned(), context.into());
         }
         json!({ "error": error })

@@ -107,9 +107,13 @@ async fn a_prompt_over_the_context_is_400_with_the_numbers() {
 async fn a_text_that_cannot_fit_is_refused_before_it_is_tokenised() {
     let server = Server::start(short).await;
     let prompt = "x".repeat(CONTEXT * 100);
-    let (status, code, message) = error(server.complete(json!({"prompt": prompt})).await).await;
-    assert_eq!((status, code.as_str()), (400, "context_length_exceeded"));
-    assert!(message.contains("20000 bytes"), "{message}");
+    let answer = server.complete(json!({"prompt": prompt})).await;
+    assert_eq!(answer.status(), 400);
+    let body: Value = answer.json().await.unwrap();
+    let error = &body["error"];
+    assert_eq!(error["code"], "context_length_exceeded");
+    assert_eq!((error.get("n_prompt_tokens"), error["n_ctx"].as_u64()), (None, Some(200)));
+    assert!(error["message"].as_str().unwrap().contains("20000 bytes"), "{body}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,6 +147,8 @@ async fn a_body_over_the_limit_is_413_and_a_slow_one_408() {
     assert_eq!((status, code.as_str()), (413, "request_too_large"));
     let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{";
     assert!(raw(&server, head).await.starts_with("HTTP/1.1 408"));
+    let head = head.replace("Length: 100", "Length: 1001");
+    assert!(raw(&server, &head).await.starts_with("HTTP/1.1 413"), "the rest is not waited for");
 }
 
 #[tokio::test(flavor = "multi_thread")]

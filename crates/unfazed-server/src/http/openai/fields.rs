@@ -96,10 +96,7 @@ impl<'a> Fields<'a> {
 
     /// A whole number within a range.
     pub(crate) fn integer(&self, name: &str, range: RangeInclusive<u64>) -> Result<Option<u64>, ApiError> {
-        let expected = match *range.end() {
-            u64::MAX => format!("a whole number of at least {}", range.start()),
-            end => format!("a whole number from {} to {end}", range.start()),
-        };
+        let expected = format!("a whole number from {} to {}", range.start(), range.end());
         self.within(name, &range, &expected)
     }
 

@@ -234,6 +234,7 @@ mod tests {
             (r#"{"response_format": {"type": "json_object"}}"#, "response_format", "json_object"),
             (r#"{"grammar": "root ::= x"}"#, "grammar", "not supported"),
             (r#"{"max_tokens": -2}"#, "max_tokens", "-2"),
+            (r#"{"max_tokens": 18446744073709551616}"#, "max_tokens", "from 0 to 18446744073709551615"),
             (r#"{"model": 1}"#, "model", "1"),
             (r#"{"stream_options": {"include_usage": "yes"}}"#, "stream_options", "yes"),
         ] {
