@@ -47,8 +47,8 @@ impl Writer<'_> {
             ValueKind::Number => self.number(value),
             ValueKind::String => self.string(value.as_str().unwrap_or_default()),
             ValueKind::Seq | ValueKind::Iterable => {
-                let items: Vec<Value> = value.try_iter()?.collect();
-                self.list('[', ']', items, depth, |writer, item| writer.value(&item, depth + 1))?;
+                // Never all at once: a list may be far longer than the memory that it takes.
+                self.list('[', ']', value.try_iter()?, depth, |writer, item| writer.value(&item, depth + 1))?;
             }
             ValueKind::Map => {
                 let mut keys: Vec<Value> = value.try_iter()?.collect();
@@ -70,13 +70,14 @@ impl Writer<'_> {
         &mut self,
         open: char,
         close: char,
-        items: Vec<Value>,
+        items: impl IntoIterator<Item = Value>,
         depth: usize,
         mut write: impl FnMut(&mut Self, Value) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.out.push(open);
-        let empty = items.is_empty();
+        let mut empty = true;
         for (index, item) in items.into_iter().enumerate() {
+            empty = false;
             if index > 0 {
                 self.out.push_str(&self.style.item_separator);
             }

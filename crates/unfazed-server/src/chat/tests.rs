@@ -350,6 +350,7 @@ fn work_memory_and_output_are_bounded() {
         "{% set ns = namespace(s='x') %}{% for a in range(64) %}{% set ns.s = ns.s.replace('x', 'xxxx') %}{% endfor %}",
         "{% set ns = namespace(l=[1]) %}{% for a in range(64) %}{% set ns.l = (ns.l + ns.l) | list %}{% endfor %}",
         "{% set ns = namespace(l=[1]) %}{% for a in range(24) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l | tojson }}",
+        "{% set ns = namespace(l=[1]) %}{% for a in range(20) %}{% set ns.l = ns.l + ns.l %}{% endfor %}{{ ns.l | tojson }}",
         "{{ 'x' * 80000000 }}",
         "{{ [1] * 80000000 | list | length }}",
         "{{ 'x' | indent(80000000, true) }}",
