@@ -11,9 +11,11 @@ use serde_json::Value;
 use unfazed_wire::FinishReason;
 
 use super::super::error::ApiError;
+use super::super::router::AppState;
 use super::super::sse;
 use super::choice::{Choice, News};
 use super::response::{Head, TimingsBlock, Totals, Usage};
+use super::settings::Settings;
 use crate::answer::Piece;
 
 /// How an endpoint writes its choices.
@@ -51,8 +53,17 @@ struct Body<'a> {
 }
 
 impl<S: Shape> Answer<S> {
+    /// Sends the answer as the request wants it: streamed, or whole.
+    pub(crate) async fn send(self, settings: &Settings, app: &AppState) -> Result<Response, ApiError> {
+        if settings.stream {
+            Ok(self.stream(settings.include_usage, app.keep_alive))
+        } else {
+            self.whole().await
+        }
+    }
+
     /// Waits for all choices.
-    pub(crate) async fn whole(self) -> Result<Response, ApiError> {
+    async fn whole(self) -> Result<Response, ApiError> {
         let shape = &self.shape;
         let choices = self.choices.into_iter().map(|choice| async move {
             let (index, mut all) = (choice.index, Piece::default());
@@ -80,7 +91,7 @@ impl<S: Shape> Answer<S> {
     }
 
     /// Streams all choices as their tokens come.
-    pub(crate) fn stream(self, include_usage: bool, keep_alive: Duration) -> Response {
+    fn stream(self, include_usage: bool, keep_alive: Duration) -> Response {
         let begun = vec![false; self.choices.len()];
         let writer = Writer {
             left: self.choices.len(),

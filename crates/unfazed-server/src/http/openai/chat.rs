@@ -8,7 +8,6 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 use unfazed_wire::FinishReason;
 
-use super::super::body;
 use super::super::error::ApiError;
 use super::super::router::{App, AppState};
 use super::answer::{Answer, Shape};
@@ -25,9 +24,7 @@ use crate::model::Model;
 /// Handles the request.
 pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let arrived = Instant::now();
-    let body = body::read(request.into_body(), app.body_limit, app.receive_timeout).await?;
-    app.engine.check(1)?;
-    let prepared = prepare::off_the_async_threads(&app, move |app| Prepared::new(app, &body)).await?;
+    let prepared = prepare::receive(&app, request, Prepared::new).await?;
     let Prepared { settings, submits, prompt_tokens, scored } = prepared;
     let object = if settings.stream { "chat.completion.chunk" } else { "chat.completion" };
     let head = Head::new("chatcmpl-", object, &app.model)?;
@@ -46,11 +43,7 @@ pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Res
     });
     let shape = ChatShape { model: Arc::clone(&app.model), scored };
     let answer = Answer { shape, head, choices: choices.collect(), prompt_tokens };
-    if settings.stream {
-        Ok(answer.stream(settings.include_usage, app.keep_alive))
-    } else {
-        answer.whole().await
-    }
+    answer.send(&settings, &app).await
 }
 
 /// A request that may be handed to the engine.

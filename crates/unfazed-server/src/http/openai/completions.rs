@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use unfazed_tokenizer::SpecialText;
 use unfazed_wire::{FinishReason, Submit};
 
-use super::super::body;
 use super::super::error::ApiError;
 use super::super::router::{App, AppState};
 use super::answer::{Answer, Shape};
@@ -29,9 +28,7 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 /// Handles the request.
 pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let arrived = Instant::now();
-    let body = body::read(request.into_body(), app.body_limit, app.receive_timeout).await?;
-    app.engine.check(1)?;
-    let prepared = prepare::off_the_async_threads(&app, move |app| Prepared::new(app, &body)).await?;
+    let prepared = prepare::receive(&app, request, Prepared::new).await?;
     let Prepared { settings, sequences, prompt_tokens, scored } = prepared;
     let head = Head::new("cmpl-", "text_completion", &app.model)?;
     let (submits, scripts): (Vec<_>, Vec<_>) = sequences.into_iter().unzip();
@@ -42,11 +39,7 @@ pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Res
         .map(|(script, sequence)| Choice::new(script, sequence, arrived, Arc::clone(&app.metrics)));
     let shape = CompletionShape { model: Arc::clone(&app.model), scored };
     let answer = Answer { shape, head, choices: choices.collect(), prompt_tokens };
-    if settings.stream {
-        Ok(answer.stream(settings.include_usage, app.keep_alive))
-    } else {
-        answer.whole().await
-    }
+    answer.send(&settings, &app).await
 }
 
 /// A request that may be handed to the engine.

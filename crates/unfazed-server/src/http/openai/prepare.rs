@@ -2,17 +2,30 @@
 
 use std::sync::Arc;
 
+use axum::extract::Request;
 use unfazed_tokenizer::{Segment, TokenizerError};
 use unfazed_wire::{RequestId, Sampling, Submit};
 
+use super::super::body;
 use super::super::error::ApiError;
 use super::super::router::{App, AppState};
 use super::settings::Settings;
 use crate::model::Model;
 
+/// Reads a request's body and makes of it what may be handed to the engine.
+pub(crate) async fn receive<T: Send + 'static>(
+    app: &App,
+    request: Request,
+    prepare: impl FnOnce(&AppState, &[u8]) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let body = body::read(request.into_body(), app.body_limit, app.receive_timeout).await?;
+    app.engine.check(1)?;
+    off_the_async_threads(app, move |app| prepare(app, &body)).await
+}
+
 /// Runs what may take long (parsing, templates, tokenising) on a thread that may block. Only so many run at a time; a
 /// client that leaves gives up its turn, and one whose turn has come keeps it to the end.
-pub(crate) async fn off_the_async_threads<T: Send + 'static>(
+async fn off_the_async_threads<T: Send + 'static>(
     app: &App,
     work: impl FnOnce(&AppState) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
