@@ -17,7 +17,7 @@
 
 mod attention;
 mod catalog;
-mod dense;
+mod decoder;
 mod ends;
 mod error;
 mod feed_forward;

@@ -12,6 +12,7 @@ use crate::names::{PerExpert, PerLayer};
 
 /// Norm, router and the experts' matrices as stacks.
 pub(crate) struct Mixture<M, V> {
+    experts: ExpertConfig,
     norm: V,
     router: M,
     gate: M,
@@ -33,6 +34,7 @@ impl Mixture<MatrixSource, VectorSource> {
         let up = stack(PerExpert::Up, [feed_forward, hidden], inner)?;
         let down = stack(PerExpert::Down, [hidden, feed_forward], "experts, hidden, expert width")?;
         Ok(Mixture {
+            experts: *experts,
             norm: catalog.layer_vector(layer, PerLayer::FeedForwardNorm, hidden, "hidden")?,
             router: catalog.layer_matrix(layer, PerLayer::Router, [count, hidden], "experts, hidden")?,
             gate,
@@ -46,6 +48,7 @@ impl Mixture<MatrixSource, VectorSource> {
         loader: &mut Loader<'_, D>,
     ) -> Result<Mixture<D::Matrix, D::Vector>, DeviceError> {
         Ok(Mixture {
+            experts: self.experts,
             norm: loader.vector(&self.norm)?,
             router: loader.matrix(&self.router)?,
             gate: loader.matrix(&self.gate)?,
@@ -57,11 +60,11 @@ impl Mixture<MatrixSource, VectorSource> {
 
 impl<M, V> Mixture<M, V> {
     /// *residual* += the chosen experts' outputs for the normed *residual*.
-    pub(crate) fn apply<D>(&self, device: &mut D, config: &ModelConfig, experts: &ExpertConfig)
+    pub(crate) fn apply<D>(&self, device: &mut D, config: &ModelConfig)
     where
         D: Device<Matrix = M, Vector = V>,
     {
         device.norm(&self.norm, config.norm_epsilon);
-        device.mixture(&self.router, &self.gate, &self.up, &self.down, experts);
+        device.mixture(&self.router, &self.gate, &self.up, &self.down, &self.experts);
     }
 }

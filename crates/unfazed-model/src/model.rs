@@ -7,27 +7,21 @@ use unfazed_store::{MatrixSource, VectorSource};
 
 use crate::ModelError;
 use crate::catalog::Catalog;
-use crate::dense::Dense;
+use crate::decoder::Decoder;
 use crate::loader::Loader;
-use crate::qwen3moe::{self, Qwen3Moe};
-use crate::{llama, qwen3};
+use crate::{llama, qwen3, qwen3moe};
 
 /// Where all weights of a model are: every tensor found and checked, nothing read yet.
 pub struct Sources {
     config: ModelConfig,
-    weights: Weights<MatrixSource, VectorSource>,
+    weights: Decoder<MatrixSource, VectorSource>,
     bytes: u64,
 }
 
 /// A model whose weights are on a device.
 pub struct Model<D: Device> {
     config: ModelConfig,
-    weights: Weights<D::Matrix, D::Vector>,
-}
-
-enum Weights<M, V> {
-    Dense(Dense<M, V>),
-    Qwen3Moe(Qwen3Moe<M, V>),
+    weights: Decoder<D::Matrix, D::Vector>,
 }
 
 impl Sources {
@@ -47,9 +41,9 @@ impl Sources {
         };
         let mut catalog = Catalog::new(checkpoint, family);
         let weights = match checkpoint.config.family {
-            Family::Llama => Weights::Dense(llama::find(&mut catalog)?),
-            Family::Qwen3 => Weights::Dense(qwen3::find(&mut catalog)?),
-            Family::Qwen3Moe => Weights::Qwen3Moe(Qwen3Moe::find(&mut catalog)?),
+            Family::Llama => llama::find(&mut catalog)?,
+            Family::Qwen3 => qwen3::find(&mut catalog)?,
+            Family::Qwen3Moe => qwen3moe::find(&mut catalog)?,
         };
         Ok(Sources { config: checkpoint.config.clone(), weights, bytes: catalog.finish()? })
     }
@@ -71,11 +65,7 @@ impl Sources {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Model<D>, ModelError> {
         let loader = &mut Loader::new(device, progress);
-        let weights = match &self.weights {
-            Weights::Dense(sources) => Weights::Dense(sources.load(loader)?),
-            Weights::Qwen3Moe(sources) => Weights::Qwen3Moe(sources.load(loader)?),
-        };
-        Ok(Model { config: self.config.clone(), weights })
+        Ok(Model { config: self.config.clone(), weights: self.weights.load(loader)? })
     }
 }
 
@@ -102,10 +92,7 @@ impl<D: Device> Model<D> {
     /// What the device says, above all of a batch that it was not laid out for.
     pub fn forward<'d>(&self, device: &'d mut D, batch: &Batch) -> Result<&'d [f32], DeviceError> {
         device.begin(batch)?;
-        match &self.weights {
-            Weights::Dense(weights) => weights.forward(device, &self.config),
-            Weights::Qwen3Moe(weights) => weights.forward(device, &self.config),
-        }
+        self.weights.forward(device, &self.config);
         device.finish()
     }
 }

@@ -5,12 +5,16 @@ use unfazed_store::{MatrixSource, VectorSource};
 use crate::ModelError;
 use crate::attention::HeadNorm;
 use crate::catalog::Catalog;
-use crate::dense::Dense;
+use crate::decoder::{Decoder, Network};
+use crate::feed_forward::FeedForward;
 
 /// The family's name, for messages.
 pub(crate) const NAME: &str = "qwen3";
 
 /// Finds and checks the weights of a model.
-pub(crate) fn find(catalog: &mut Catalog<'_>) -> Result<Dense<MatrixSource, VectorSource>, ModelError> {
-    Dense::find(catalog, HeadNorm::Rms)
+pub(crate) fn find(catalog: &mut Catalog<'_>) -> Result<Decoder<MatrixSource, VectorSource>, ModelError> {
+    catalog.refuse_experts()?;
+    Decoder::find(catalog, HeadNorm::Rms, |catalog, layer| {
+        Ok(Network::Dense(FeedForward::find(catalog, layer)?))
+    })
 }

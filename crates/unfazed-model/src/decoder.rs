@@ -1,4 +1,4 @@
-//! A stack of layers with attention and a dense gated feed-forward part: what the dense families are.
+//! The stack that all families here are: layers of attention and a feed-forward network between the two ends.
 
 use unfazed_device::{Device, DeviceError};
 use unfazed_formats::ModelConfig;
@@ -10,45 +10,60 @@ use crate::catalog::Catalog;
 use crate::ends::Ends;
 use crate::feed_forward::FeedForward;
 use crate::loader::Loader;
+use crate::mixture::Mixture;
 
 /// All weights of a model.
-pub(crate) struct Dense<M, V> {
+pub(crate) struct Decoder<M, V> {
     ends: Ends<M, V>,
     layers: Vec<Layer<M, V>>,
 }
 
 struct Layer<M, V> {
     attention: Attention<M, V>,
-    feed_forward: FeedForward<M, V>,
+    network: Network<M, V>,
 }
 
-impl Dense<MatrixSource, VectorSource> {
-    pub(crate) fn find(catalog: &mut Catalog<'_>, head_norm: HeadNorm) -> Result<Self, ModelError> {
-        catalog.refuse_experts()?;
+/// The second half of a layer.
+pub(crate) enum Network<M, V> {
+    Dense(FeedForward<M, V>),
+    Mixture(Mixture<M, V>),
+}
+
+impl Decoder<MatrixSource, VectorSource> {
+    /// Finds and checks the weights of a family: `network` finds the second half of a layer.
+    pub(crate) fn find(
+        catalog: &mut Catalog<'_>,
+        head_norm: HeadNorm,
+        network: impl Fn(&mut Catalog<'_>, usize) -> Result<Network<MatrixSource, VectorSource>, ModelError>,
+    ) -> Result<Self, ModelError> {
         let ends = Ends::find(catalog)?;
         let layers = (0..catalog.config().layers).map(|layer| {
             let attention = Attention::find(catalog, layer, head_norm)?;
-            Ok(Layer { attention, feed_forward: FeedForward::find(catalog, layer)? })
+            Ok(Layer { attention, network: network(catalog, layer)? })
         });
         let layers = layers.collect::<Result<_, ModelError>>()?;
-        Ok(Dense { ends, layers })
+        Ok(Decoder { ends, layers })
     }
 
     pub(crate) fn load<D: Device>(
         &self,
         loader: &mut Loader<'_, D>,
-    ) -> Result<Dense<D::Matrix, D::Vector>, DeviceError> {
+    ) -> Result<Decoder<D::Matrix, D::Vector>, DeviceError> {
         let ends = self.ends.load(loader)?;
         let layers = self.layers.iter().map(|layer| {
             let attention = layer.attention.load(loader)?;
-            Ok(Layer { attention, feed_forward: layer.feed_forward.load(loader)? })
+            let network = match &layer.network {
+                Network::Dense(part) => Network::Dense(part.load(loader)?),
+                Network::Mixture(part) => Network::Mixture(part.load(loader)?),
+            };
+            Ok(Layer { attention, network })
         });
         let layers = layers.collect::<Result<_, DeviceError>>()?;
-        Ok(Dense { ends, layers })
+        Ok(Decoder { ends, layers })
     }
 }
 
-impl<M, V> Dense<M, V> {
+impl<M, V> Decoder<M, V> {
     /// The operations of a step between `begin` and `finish`.
     pub(crate) fn forward<D>(&self, device: &mut D, config: &ModelConfig)
     where
@@ -57,7 +72,10 @@ impl<M, V> Dense<M, V> {
         self.ends.begin(device);
         for (index, layer) in self.layers.iter().enumerate() {
             layer.attention.apply(device, config, index);
-            layer.feed_forward.apply(device, config);
+            match &layer.network {
+                Network::Dense(part) => part.apply(device, config),
+                Network::Mixture(part) => part.apply(device, config),
+            }
         }
         self.ends.end(device, config);
     }
