@@ -2,17 +2,24 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
 
 fn main() {
     let mut hasher = DefaultHasher::new();
-    let mut files: Vec<_> =
-        std::fs::read_dir("src").into_iter().flatten().flatten().map(|e| e.path()).collect();
-    files.sort();
-    for file in files {
+    for file in files(Path::new("src")) {
         std::fs::read(&file).unwrap_or_default().hash(&mut hasher);
     }
     println!("cargo::rerun-if-changed=src");
     let version = std::env::var("CARGO_PKG_VERSION").unwrap_or_default();
     let profile = std::env::var("PROFILE").unwrap_or_default();
     println!("cargo::rustc-env=UNFAZED_BUILD_ID={version}-{profile}-{:016x}", hasher.finish());
+}
+
+/// Everything below a folder, in a fixed order.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut entries: Vec<_> =
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    entries.sort();
+    let below = |path: PathBuf| if path.is_dir() { files(&path) } else { vec![path] };
+    entries.into_iter().flat_map(below).collect()
 }

@@ -67,6 +67,8 @@ pub(crate) fn load(
         weight_bytes: sources.bytes(),
         kv_bytes: kv_bytes(model, &limits),
         load_ms: milliseconds(Duration::ZERO, clock.now()),
+        read_bytes: sources.bytes(),
+        kept_bytes: 0,
     };
     Ok((Engine::new(loaded.map_err(refusal)?, device, limits, isa, Box::new(clock)), ready))
 }

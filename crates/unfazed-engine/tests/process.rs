@@ -46,6 +46,8 @@ fn start(files: &[FileSource]) -> Start {
         chunk: 32,
         threads: 2,
         isa: None,
+        weight_memory: 0,
+        kv_memory: 0,
     }
 }
 
@@ -58,6 +60,7 @@ fn submit(id: u64, max_tokens: usize) -> ToEngine {
         stop_tokens: Vec::new(),
         logprobs: Some(1),
         prompt_logprobs: None,
+        resumed: None,
     }))
 }
 

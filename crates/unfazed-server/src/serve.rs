@@ -188,6 +188,8 @@ fn start_message(options: &ServeOptions, checkpoint: &Checkpoint, plan: &Plan) -
         chunk: plan.chunk.0,
         threads: plan.threads,
         isa: options.isa.clone(),
+        weight_memory: 0,
+        kv_memory: 0,
     }
 }
 

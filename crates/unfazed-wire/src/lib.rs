@@ -5,17 +5,19 @@
 //! | [`message`] | the messages, both ways |
 //! | [`frame`] | length-prefixed frames, bounded before anything is allocated |
 //! | [`link`] | a socket that carries frames, with descriptors beside the first one |
+//! | [`memory`] | memory that outlives an engine: made by the front, mapped by one engine after the other |
 //!
 //! The front is the server: it owns clients, tokenizer and templates. The engine sees token ids only. Both sides treat
 //! the other's bytes as untrusted: a frame over [`frame::MAX_BYTES`] or one that does not decode ends the link.
 
 pub mod frame;
 pub mod link;
+pub mod memory;
 pub mod message;
 
 pub use message::{
-    Failure, FailureKind, FinishReason, LoadFailure, Penalties, ReadyInfo, RequestId, Sampling, Start,
-    Submit, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs,
+    Failure, FailureKind, FinishReason, LoadFailure, Penalties, Progress, ReadyInfo, RequestId, Sampling,
+    Start, Submit, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs,
 };
 
 /// Which build this is: version, profile and a hash of this crate's sources. Front and engine must agree, since a

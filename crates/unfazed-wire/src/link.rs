@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::frame::{self, FrameError, HEADER_BYTES};
 
 /// Most descriptors beside one message (the kernel's own limit, SCM_MAX_FD, is 253).
-pub const MAX_DESCRIPTORS: usize = 250;
+pub const MAX_DESCRIPTORS: usize = 252;
 
 /// A link that broke.
 #[derive(Debug, thiserror::Error)]
@@ -96,12 +96,7 @@ impl Sender {
             return Err(LinkError::TooManyDescriptors(descriptors.len()));
         }
         let sent = loop {
-            match sendmsg(
-                self.socket.as_fd(),
-                &[IoSlice::new(&self.buffer)],
-                &mut control,
-                SendFlags::NOSIGNAL,
-            ) {
+            match sendmsg(self.socket.as_fd(), &[IoSlice::new(&self.buffer)], &mut control, send_flags()) {
                 Err(rustix::io::Errno::INTR) => {}
                 result => break result.map_err(io::Error::from)?,
             }
@@ -179,6 +174,17 @@ impl Receiver {
         self.socket.read_exact(buffer.get_mut(first..).unwrap_or_default())?;
         Ok(true)
     }
+}
+
+/// No signal where the other side is gone. macOS has no such flag; there the signal is ignored, as Rust programs do.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn send_flags() -> SendFlags {
+    SendFlags::NOSIGNAL
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn send_flags() -> SendFlags {
+    SendFlags::empty()
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]

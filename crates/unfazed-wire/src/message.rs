@@ -10,7 +10,8 @@ pub struct RequestId(pub u64);
 /// Front to engine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToEngine {
-    /// The first message; the model's files travel beside it as descriptors.
+    /// The first message. Beside it travel descriptors: the model's files, then the memory for weights, then that for
+    /// KV pages.
     Start(Box<Start>),
     /// A request to compute.
     Submit(Box<Submit>),
@@ -39,6 +40,10 @@ pub struct Start {
     pub threads: usize,
     /// Instruction set by name, or the best one.
     pub isa: Option<String>,
+    /// Bytes of the memory for packed weights ([`crate::memory::Segment`]).
+    pub weight_memory: u64,
+    /// Bytes of the memory for KV pages.
+    pub kv_memory: u64,
 }
 
 /// A request: one sequence.
@@ -58,6 +63,17 @@ pub struct Submit {
     pub logprobs: Option<u32>,
     /// The same for each position of the prompt.
     pub prompt_logprobs: Option<u32>,
+    /// What an earlier engine got done, if one had this request.
+    pub resumed: Option<Progress>,
+}
+
+/// How far a request had come when its engine died. The next one goes on from here and says nothing of it again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Tokens of the answer that were verified.
+    pub tokens: Vec<u32>,
+    /// Prompt tokens whose log probabilities were told.
+    pub prompt_logprobs: usize,
 }
 
 /// How a token is chosen from logits. Order: bias, penalties, temperature, top-k, top-p, min-p, draw.
@@ -129,10 +145,29 @@ pub enum ToFront {
         /// Bytes in all.
         total: u64,
     },
+    /// A step is being computed and got further since the last such message; sent a few times a second at most.
+    Working,
+    /// Something outside the engine is waited for; sent a few times a second while it lasts, by a thread that does not
+    /// wait itself.
+    Waiting {
+        /// What for, for people.
+        what: String,
+        /// Since when, in milliseconds.
+        ms: u64,
+    },
     /// The engine computes.
     Ready(ReadyInfo),
     /// The model cannot be used; the engine ends.
     LoadFailed(LoadFailure),
+    /// A request has its place and takes part in the steps that follow. Sent before the first of them.
+    Admitted {
+        /// Which.
+        request: RequestId,
+        /// Positions whose keys and values an earlier engine left and that were found good.
+        kept: usize,
+        /// Positions to be computed before its next token.
+        missing: usize,
+    },
     /// Prompt positions computed so far.
     Prefill {
         /// Whose.
@@ -182,6 +217,10 @@ pub struct ReadyInfo {
     pub kv_bytes: u64,
     /// Time from start to ready.
     pub load_ms: f64,
+    /// Bytes of weights that were read from the model's files.
+    pub read_bytes: u64,
+    /// Bytes of packed weights that an earlier engine left in their memory.
+    pub kept_bytes: u64,
 }
 
 /// Why a model could not be loaded.

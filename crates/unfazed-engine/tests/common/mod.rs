@@ -204,6 +204,7 @@ pub fn submit(id: u64, prompt: &[u32], max_tokens: usize) -> Submit {
         stop_tokens: Vec::new(),
         logprobs: None,
         prompt_logprobs: None,
+        resumed: None,
     }
 }
 

@@ -213,7 +213,13 @@ impl Shared {
                 state.end(request, Update::Finished(reason, timings));
             }
             ToFront::Failed { request, failure } => state.end(request, Update::Failed(failure)),
-            ToFront::Hello { .. } | ToFront::Loading { .. } | ToFront::Ready(_) | ToFront::LoadFailed(_) => {}
+            ToFront::Admitted { request, .. } => state.started(request),
+            ToFront::Hello { .. }
+            | ToFront::Loading { .. }
+            | ToFront::Working
+            | ToFront::Waiting { .. }
+            | ToFront::Ready(_)
+            | ToFront::LoadFailed(_) => {}
         }
         self.note(&state);
     }

@@ -180,8 +180,15 @@ fn live(control: &Control, socket: UnixStream) -> i32 {
         let state = control.state.lock().unwrap();
         drop(control.changed.wait_timeout_while(state, PATIENCE, |state| !state.may_load).unwrap());
     }
-    let ready =
-        ReadyInfo { isa: "fake".into(), threads: 1, weight_bytes: 2_000, kv_bytes: 1_000, load_ms: 1.5 };
+    let ready = ReadyInfo {
+        isa: "fake".into(),
+        threads: 1,
+        weight_bytes: 2_000,
+        kv_bytes: 1_000,
+        load_ms: 1.5,
+        read_bytes: 2_000,
+        kept_bytes: 0,
+    };
     for message in [
         ToFront::Loading { done: 0, total: 10 },
         ToFront::Loading { done: 10, total: 10 },

@@ -121,5 +121,6 @@ pub(crate) fn submit(
         stop_tokens: wanted.stop_tokens.clone(),
         logprobs: wanted.logprobs,
         prompt_logprobs: wanted.prompt_logprobs,
+        resumed: None,
     })
 }
