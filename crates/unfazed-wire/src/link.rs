@@ -154,8 +154,11 @@ impl Receiver {
 
     fn body<T: DeserializeOwned>(&mut self, header: [u8; HEADER_BYTES]) -> Result<T, LinkError> {
         let len = frame::length(header)?;
-        self.buffer.resize(len, 0);
-        self.socket.read_exact(&mut self.buffer)?;
+        // The buffer grows with what comes: a length alone takes no memory.
+        self.buffer.clear();
+        if (&self.socket).take(len as u64).read_to_end(&mut self.buffer)? < len {
+            return Err(LinkError::Io(io::ErrorKind::UnexpectedEof.into()));
+        }
         Ok(frame::decode(&self.buffer)?)
     }
 
