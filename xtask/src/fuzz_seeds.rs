@@ -3,12 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use serde::Serialize;
 use unfazed_formats::BlockFormat;
 use unfazed_formats::config::Family;
 use unfazed_testkit::TinyModel;
 use unfazed_testkit::damage::{Damage, Damager};
+use unfazed_wire::{
+    BUILD_ID, Failure, FailureKind, FinishReason, LoadFailure, Progress, ReadyInfo, RequestId, Sampling,
+    Start, Submit, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs, frame,
+};
 
-/// Write the first inputs of the fuzz targets: small sound files and damaged copies of them.
+/// Write the first inputs of the fuzz targets: small sound files, damaged copies of them, and frames.
 ///
 /// A fuzzer that starts from nothing would first have to find out what a GGUF file is.
 #[derive(clap::Args)]
@@ -19,8 +24,16 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let gguf = corpus(&arguments.folder, "gguf_header")?;
-    let safetensors = corpus(&arguments.folder, "safetensors_header")?;
+    models(&arguments.folder)?;
+    frames(&arguments.folder)?;
+    println!("{}", arguments.folder.display());
+    Ok(())
+}
+
+/// Model files of each family.
+fn models(folder: &Path) -> anyhow::Result<()> {
+    let gguf = corpus(folder, "gguf_header")?;
+    let safetensors = corpus(folder, "safetensors_header")?;
     for family in [Family::Llama, Family::Qwen3, Family::Qwen3Moe] {
         let model = small(family);
         let good = model.gguf()?;
@@ -29,15 +42,97 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         for damage in Damage::ALL {
             put(&gguf.join(format!("{family:?}-{}", damage.name())), &damager.apply(damage))?;
         }
-        let directory = arguments.folder.join(format!("{family:?}"));
+        let directory = folder.join(format!("{family:?}"));
         std::fs::create_dir_all(&directory)?;
         model.write_huggingface(&directory, BlockFormat::BF16, 1)?;
         let shard = directory.join("model.safetensors");
         std::fs::rename(&shard, safetensors.join(format!("{family:?}"))).context("model.safetensors")?;
         std::fs::remove_dir_all(&directory)?;
     }
-    println!("{}", arguments.folder.display());
     Ok(())
+}
+
+/// A frame of each message, and what each process says in all.
+fn frames(folder: &Path) -> anyhow::Result<()> {
+    let folder = corpus(folder, "wire_frames")?;
+    write_frames(&folder, "front", &from_front())?;
+    write_frames(&folder, "engine", &from_engine())
+}
+
+fn write_frames<T: Serialize>(folder: &Path, sender: &str, messages: &[T]) -> anyhow::Result<()> {
+    let mut all = Vec::new();
+    for (at, message) in messages.iter().enumerate() {
+        let mut bytes = Vec::new();
+        frame::encode(message, &mut bytes)?;
+        put(&folder.join(format!("{sender}-{at}")), &bytes)?;
+        all.extend(bytes);
+    }
+    put(&folder.join(sender), &all)
+}
+
+fn from_front() -> Vec<ToEngine> {
+    let start = Start {
+        files: vec!["model-00001-of-00002.gguf".to_owned(), "model-00002-of-00002.gguf".to_owned()],
+        context: 2048,
+        parallel: 4,
+        pages: 300,
+        page_tokens: 32,
+        chunk: 256,
+        threads: 2,
+        isa: Some("avx2".to_owned()),
+        weight_memory: 4 << 30,
+        kv_memory: 1 << 20,
+    };
+    let submit = Submit {
+        request: RequestId(300),
+        prompt: vec![1, 200, 70_000],
+        max_tokens: 20,
+        sampling: Sampling { logit_bias: vec![(7, -100.0)], ..Sampling::default() },
+        stop_tokens: vec![2],
+        logprobs: Some(5),
+        prompt_logprobs: Some(0),
+        resumed: Some(Progress { tokens: vec![9, 10], prompt_logprobs: 2 }),
+    };
+    vec![
+        ToEngine::Start(Box::new(start)),
+        ToEngine::Submit(Box::new(submit)),
+        ToEngine::Cancel(RequestId(u64::MAX)),
+        ToEngine::Shutdown,
+    ]
+}
+
+fn from_engine() -> Vec<ToFront> {
+    let request = RequestId(300);
+    let scored = TokenLogprobs { token: 9, logprob: -0.5, top: vec![(9, -0.5), (70_000, -1.5)] };
+    let ready = ReadyInfo {
+        isa: "avx2".to_owned(),
+        threads: 2,
+        weight_bytes: 4 << 30,
+        kv_bytes: 1 << 20,
+        load_ms: 12.5,
+        read_bytes: 0,
+        kept_bytes: 4 << 30,
+    };
+    vec![
+        ToFront::Hello { build_id: BUILD_ID.to_owned() },
+        ToFront::Loading { done: 1 << 20, total: 4 << 30 },
+        ToFront::Working,
+        ToFront::Waiting { what: "model.gguf".to_owned(), ms: 1500 },
+        ToFront::Ready(ready),
+        ToFront::LoadFailed(LoadFailure { message: "model.gguf: a field is missing".to_owned() }),
+        ToFront::Admitted { request, kept: 32, missing: 7 },
+        ToFront::Prefill { request, done: 32, total: 39 },
+        ToFront::PromptLogprobs { request, tokens: vec![scored.clone(), scored.clone()] },
+        ToFront::Tokens(vec![
+            TokenEvent { request, token: 9, logprobs: Some(scored) },
+            TokenEvent { request: RequestId(1), token: 10, logprobs: None },
+        ]),
+        ToFront::Finished { request, reason: FinishReason::Stop, timings: Timings::default() },
+        ToFront::Failed {
+            request,
+            failure: Failure { kind: FailureKind::Engine, message: "it failed".to_owned() },
+        },
+    ]
 }
 
 /// A model of a few KB: two layers, narrow.
