@@ -6,6 +6,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::{Server, chat, first_text, program, signal, text, wait};
+#[cfg(target_os = "linux")]
+use crate::support::{runs, signal_to, until};
 
 #[test]
 fn the_ready_event_on_a_pipe_says_port_model_and_effective_settings() {
@@ -138,13 +140,12 @@ fn events_can_be_turned_off() {
 fn the_engine_ends_when_its_server_is_killed() {
     let mut server = Server::start(&[]);
     let engine = server.engine();
-    let alive = move || std::path::Path::new(&format!("/proc/{engine}/exe")).exists() && !is_zombie(engine);
-    assert!(alive());
+    assert!(runs(engine));
     let mut stream = server.stream(2000);
     first_text(&mut stream);
     server.child.kill().unwrap();
     server.child.wait().unwrap();
-    crate::support::until("the engine has ended", || !alive());
+    until("the engine has ended", || !runs(engine));
 }
 
 #[cfg(target_os = "linux")]
@@ -163,8 +164,7 @@ fn ctrl_c_in_a_terminal_does_not_reach_the_engine() {
 fn a_killed_engine_is_replaced_and_the_server_answers_the_same_again() {
     let server = Server::start(&[]);
     let before = server.ask("Tell me about rain.", 12);
-    let engine = i32::try_from(server.engine()).unwrap();
-    rustix::process::kill_process(rustix::process::Pid::from_raw(engine).unwrap(), Signal::KILL).unwrap();
+    signal_to(server.engine(), Signal::KILL);
     assert_eq!(server.event("engine_exit")["signal"], 9);
     server.event("ready");
     assert_eq!(server.ask("Tell me about rain.", 12), before);
@@ -188,10 +188,4 @@ fn completions_take_token_ids_and_give_as_many_tokens_as_asked() {
     let answer: Value = serde_json::from_str(&answer).unwrap();
     assert_eq!(answer["usage"]["prompt_tokens"], 3);
     assert_eq!(answer["usage"]["completion_tokens"], 5);
-}
-
-#[cfg(target_os = "linux")]
-fn is_zombie(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
 }

@@ -2,6 +2,8 @@
 //!
 //! Nothing here is timed: a wait of [`PATIENCE`] ends a test that would hang.
 
+#![allow(dead_code, reason = "several test programs share this, and each uses a part of it")]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
@@ -88,8 +90,13 @@ pub(crate) struct Server {
 impl Server {
     /// Starts `unfazed serve --port 0` with arguments and waits until it is ready.
     pub(crate) fn start(args: &[&str]) -> Server {
+        Server::start_in(&[], args)
+    }
+
+    /// The same with variables in its environment.
+    pub(crate) fn start_in(variables: &[(&str, &str)], args: &[&str]) -> Server {
         let mut command = program(&["serve", "--port", "0"]);
-        command.args(args).stderr(Stdio::inherit());
+        command.args(args).envs(variables.iter().copied()).stderr(Stdio::inherit());
         let mut child = command.spawn().unwrap();
         let events = lines(child.stdout.take().unwrap());
         let mut server = Server { child, port: 0, ready: Value::Null, events };
@@ -98,20 +105,37 @@ impl Server {
         server
     }
 
-    /// The next event of that name; everything on standard output must be an event.
+    /// The next event of that name.
     pub(crate) fn event(&self, name: &str) -> Value {
         loop {
-            let line = self.next_line().unwrap_or_else(|| panic!("no event {name}"));
-            let event: Value = serde_json::from_str(&line).unwrap();
-            assert!(line.starts_with("{\"event\":\""), "{line}");
+            let event = self.next_event().unwrap_or_else(|| panic!("no event {name}"));
             if event["event"] == name {
                 return event;
             }
         }
     }
 
-    fn next_line(&self) -> Option<String> {
-        self.events.recv_timeout(PATIENCE).ok()
+    /// The next event; everything on standard output must be an event.
+    pub(crate) fn next_event(&self) -> Option<Value> {
+        let line = self.events.recv_timeout(PATIENCE).ok()?;
+        assert!(line.starts_with("{\"event\":\""), "{line}");
+        Some(serde_json::from_str(&line).unwrap())
+    }
+
+    /// Events that have come and were not asked for yet.
+    pub(crate) fn past_events(&self) -> Vec<Value> {
+        self.events.try_iter().map(|line| serde_json::from_str(&line).unwrap()).collect()
+    }
+
+    /// The sum of a metric's values.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let (status, text) = self.request("GET", "/metrics", "", &Value::Null);
+        assert_eq!(status, 200, "{text}");
+        let values = text.lines().filter_map(|line| {
+            let (key, value) = line.rsplit_once(' ')?;
+            (key.split('{').next() == Some(name)).then(|| value.parse::<f64>().unwrap())
+        });
+        values.sum()
     }
 
     /// A request and its whole answer: status and body.
@@ -131,7 +155,7 @@ impl Server {
     }
 
     /// HTTP 1.0 keeps this client plain: no chunks, and the answer ends with the connection.
-    fn open(&self, method: &str, path: &str, key: &str, body: &Value) -> TcpStream {
+    pub(crate) fn open(&self, method: &str, path: &str, key: &str, body: &Value) -> TcpStream {
         let mut socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let body = if body.is_null() { String::new() } else { body.to_string() };
@@ -157,16 +181,9 @@ impl Server {
     /// The engine's process id.
     #[cfg(target_os = "linux")]
     pub(crate) fn engine(&self) -> u32 {
-        let front = self.child.id();
-        let children = std::fs::read_dir(format!("/proc/{front}/task"))
-            .unwrap()
-            .flatten()
-            .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok())
-            .collect::<String>();
-        let mut children = children.split_whitespace();
-        let engine = children.next().expect("the server has an engine").parse().unwrap();
-        assert_eq!(children.next(), None, "the server has one engine");
-        engine
+        let engines = children(self.child.id());
+        assert_eq!(engines.len(), 1, "the server has one engine");
+        engines[0]
     }
 }
 
@@ -174,6 +191,35 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Child processes, those that ended and were not waited for among them.
+#[cfg(target_os = "linux")]
+pub(crate) fn children(parent: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).unwrap().flatten();
+    let children: String =
+        tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok()).collect();
+    children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// Whether a process runs (or is stopped): it is there and has not ended.
+#[cfg(target_os = "linux")]
+pub(crate) fn runs(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The state follows the name, which is in parentheses.
+    stat.rsplit(')')
+        .next()
+        .is_some_and(|rest| !matches!(rest.trim_start().chars().next(), None | Some('Z' | 'X')))
+}
+
+/// Sends a signal to a process by its number; nothing happens if it has ended.
+#[cfg(target_os = "linux")]
+pub(crate) fn signal_to(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    match kill_process(pid, signal) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+        Err(error) => panic!("{error}"),
     }
 }
 
