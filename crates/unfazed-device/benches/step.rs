@@ -120,6 +120,8 @@ fn main() {
         max_rows: 512,
         max_logit_rows: 1,
         float_activations: false,
+        kv_memory: None,
+        pulse: Arc::default(),
         loader: Loader::new(Arc::new(Blocks(blocks)), threads, Box::new(|_| {})),
     });
     let mut device = device.unwrap_or_else(|error| panic!("{error}"));

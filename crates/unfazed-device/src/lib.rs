@@ -9,4 +9,4 @@ pub mod cpu;
 pub mod operations;
 
 pub use cpu::{CpuConfig, CpuDevice, arena_bytes};
-pub use operations::{Batch, BatchRow, Device, DeviceError, KvShape, PageId};
+pub use operations::{Batch, BatchRow, Device, DeviceError, KvShape, PageId, PageSpan};

@@ -5,6 +5,8 @@
 //! output of attention) and, for rows that ask for them, *logits*. They lie in an arena that is laid out once for the
 //! largest step; a smaller step is a prefix of it.
 
+use std::ops::Range;
+
 use unfazed_formats::config::{ExpertConfig, RopeConfig};
 use unfazed_store::{MatrixSource, StoreError, VectorSource};
 
@@ -47,6 +49,15 @@ pub struct Batch {
     pub rows: Vec<BatchRow>,
     /// For each sequence its pages, in order of position; enough for its last row.
     pub sequences: Vec<Vec<PageId>>,
+}
+
+/// Positions of a page: slots `0..page_tokens`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageSpan {
+    /// The page.
+    pub page: PageId,
+    /// Which of its positions.
+    pub slots: Range<usize>,
 }
 
 /// What a device could not do.
@@ -119,6 +130,9 @@ pub trait Device {
     /// For rows that ask for logits: *logits* = RMS norm of *residual* times `norm`, times `table`
     /// (`[vocab, hidden]`).
     fn output(&mut self, norm: &Self::Vector, epsilon: f32, table: &Self::Matrix);
+    /// A digest of the keys and values, in all layers, of each position of the spans, in order. It is a function of them
+    /// alone, and differs (but for an accident in about 2^32) when any bit of them does.
+    fn digests(&mut self, spans: &[PageSpan]) -> Result<Vec<u64>, DeviceError>;
     /// Ends the step and returns the *logits*, `[rows that asked, vocab]`, in the order of the rows.
     fn finish(&mut self) -> Result<&[f32], DeviceError>;
 }

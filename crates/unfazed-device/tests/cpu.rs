@@ -2,13 +2,17 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{Formats, Model, PAGES, bits, config, rows, scattered, tokens};
 use unfazed_device::{Batch, BatchRow, CpuConfig, CpuDevice, Device, DeviceError, PageId, arena_bytes};
 use unfazed_formats::BlockFormat::{BF16, F16, F32, Q4_0, Q4_K, Q5_0, Q5_1, Q6_K, Q8_0};
 use unfazed_formats::config::ExpertConfig;
+use unfazed_formats::{BlockFormat, Extent, FileId, TensorInfo};
 use unfazed_kernels::Isa;
 use unfazed_kernels::attention::KvLayout;
-use unfazed_plan::needs::{page, scratch};
+use unfazed_kernels::panel::PanelLayout;
+use unfazed_plan::needs::{packed_weights, page, scratch};
 use unfazed_plan::{PAGE_TOKENS, Tokens};
 use unfazed_testkit::shape::Preset;
 
@@ -227,6 +231,8 @@ fn settings_that_cannot_be_laid_out_are_refused() {
             max_rows: 4,
             max_logit_rows: 4,
             float_activations: false,
+            kv_memory: None,
+            pulse: Arc::default(),
             loader: model.loader(),
         };
         change(&mut config);
@@ -262,6 +268,24 @@ fn the_plan_knows_how_large_a_page_is() {
         let config = config(64, [4, 2, head_dim], 64, None);
         let layout = KvLayout::new(config.layers, config.kv_heads, head_dim, PAGE_TOKENS).unwrap();
         assert_eq!(page(&config).0, 2 * layout.page_len() as u64, "heads of {head_dim}");
+    }
+}
+
+#[test]
+fn the_plan_holds_what_packed_weights_take() {
+    for format in BlockFormat::ALL {
+        for (rows, blocks) in [(1, 1), (15, 2), (16, 3), (17, 64), (100, 1), (48, 64)] {
+            let columns = blocks * format.block_weights();
+            let layout = PanelLayout::new(format, rows, columns).unwrap();
+            let extent = Extent { file: FileId(0), offset: 0, len: 0 };
+            let shape = vec![3, rows as u64, columns as u64];
+            let tensor = TensorInfo { name: "experts".into(), shape, format, extent };
+            let planned = packed_weights([&tensor]).0;
+            let packed = (3 * layout.bytes() as u64).next_multiple_of(64);
+            assert!(packed <= planned, "{format:?} {rows} x {columns}: {packed} bytes, {planned} planned");
+            // For the shapes of real models the bound is close.
+            assert!(rows < 48 || blocks < 64 || planned <= packed + packed / 8, "{format:?} {rows}");
+        }
     }
 }
 

@@ -55,13 +55,17 @@ impl Advance<'_> {
     fn prompt(&mut self, sequence: &mut Sequence, positions: &Range<usize>, own: &[(usize, &[f32])]) {
         sequence.computed = positions.end;
         if let Some(top) = sequence.prompt_logprobs {
+            let wanted = |position: &usize| sequence.wants_prompt_logprobs(*position);
             let next = |position: usize| sequence.tokens.get(position + 1);
             let of_row = |&(position, row): &(usize, &[f32])| {
-                next(position).map(|&token| token_logprobs(self.isa, row, token, top))
+                Some(position)
+                    .filter(wanted)
+                    .and_then(next)
+                    .map(|&token| token_logprobs(self.isa, row, token, top))
             };
             self.outcome.prompt_logprobs(sequence.request, own.iter().filter_map(of_row).collect());
         }
-        self.outcome.prefill(sequence.request, sequence.computed, sequence.prompt_len);
+        self.outcome.prefill(sequence.request, sequence.computed, sequence.given);
         if !sequence.prefilling() {
             sequence.prompt_done = self.now;
         }

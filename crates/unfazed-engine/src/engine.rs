@@ -3,14 +3,16 @@
 use unfazed_device::Device;
 use unfazed_kernels::Isa;
 use unfazed_model::Model;
-use unfazed_wire::{Failure, FailureKind, Submit, ToEngine, ToFront};
+use unfazed_wire::{Failure, FailureKind, FinishReason, Submit, ToEngine, ToFront};
 
 use crate::Limits;
 use crate::advance::Advance;
 use crate::clock::Clock;
+use crate::kept::{Found, KeptPages, Written};
 use crate::outcome::Outcome;
 use crate::sampling::Sampler;
-use crate::scheduler::Scheduler;
+use crate::scheduler::plan::Work;
+use crate::scheduler::{Scheduler, Submitted};
 
 /// A loaded model that serves requests. Call [`Engine::handle`] with each message and [`Engine::step`] while it is not
 /// [idle](Engine::idle).
@@ -21,6 +23,8 @@ pub struct Engine<D: Device> {
     clock: Box<dyn Clock>,
     scheduler: Scheduler,
     sampler: Sampler,
+    /// Keys and values that outlive this process.
+    kept: Option<KeptPages>,
     /// Messages about requests that never came to run.
     outbox: Vec<ToFront>,
     shutting_down: bool,
@@ -36,9 +40,18 @@ impl<D: Device> Engine<D> {
             clock,
             scheduler: Scheduler::new(limits),
             sampler: Sampler::new(isa),
+            kept: None,
             outbox: Vec::new(),
             shutting_down: false,
         }
+    }
+
+    /// Its KV pages outlive it, and some were left by an earlier engine.
+    #[must_use]
+    pub fn with_kept_pages(mut self, kept: KeptPages) -> Engine<D> {
+        self.scheduler.spare(kept.left());
+        self.kept = Some(kept);
+        self
     }
 
     /// Takes a message. A request that cannot be served is failed by the next step's messages; one that bears the
@@ -53,11 +66,36 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// Lets waiting requests run while there is room, and says so. [`Engine::step`] does it too; by itself it lets the
+    /// front know who takes part in a step before it is computed.
+    pub fn admit(&mut self) -> Vec<ToFront> {
+        let mut out = std::mem::take(&mut self.outbox);
+        while let Some(first) = self.scheduler.next() {
+            let found = match &self.kept {
+                Some(kept) if first.may_keep > 0 => {
+                    kept.find(&mut self.device, &first.tokens, first.may_keep).unwrap_or_else(|error| {
+                        tracing::warn!(%error, "KV pages of an earlier engine cannot be checked");
+                        Found::default()
+                    })
+                }
+                _ => Found::default(),
+            };
+            let Some(sequence) = self.scheduler.admit(&found, self.clock.now()) else { break };
+            if let (Some(kept), Some(pages)) = (&mut self.kept, &sequence.pages) {
+                kept.reserved(pages.all(), found.pages.len());
+            }
+            let (request, kept, missing) = (sequence.request, sequence.computed, sequence.pending());
+            out.push(ToFront::Admitted { request, kept, missing });
+        }
+        out
+    }
+
     /// Computes a step, if anything runs, and returns what the front must know.
     pub fn step(&mut self) -> Vec<ToFront> {
-        let mut out = std::mem::take(&mut self.outbox);
-        self.scheduler.admit(self.clock.now());
+        let mut out = self.admit();
         let Some((batch, work)) = self.scheduler.plan() else { return out };
+        #[cfg(feature = "fault-plan")]
+        crate::fault_plan::before(&batch);
         let mut outcome = Outcome::default();
         let running = self.scheduler.running();
         match self.model.forward(&mut self.device, &batch) {
@@ -70,6 +108,7 @@ impl<D: Device> Engine<D> {
                         advance.sequence(sequence, &work.positions, &mut rows);
                     }
                 }
+                self.commit(&work);
             }
             Err(error) => {
                 tracing::error!(%error, "a step failed");
@@ -81,6 +120,27 @@ impl<D: Device> Engine<D> {
         self.scheduler.end(outcome.ended());
         outcome.append_to(&mut out);
         out
+    }
+
+    /// Notes what a step has put into KV pages, before anybody hears of it.
+    fn commit(&mut self, work: &[Work]) {
+        let Some(kept) = &self.kept else { return };
+        let mut written = Vec::with_capacity(work.len());
+        let mut work = work.iter().peekable();
+        for (index, sequence) in self.scheduler.running().iter_mut().enumerate() {
+            let Some(work) = work.next_if(|work| work.index == index) else { continue };
+            let Some(pages) = &sequence.pages else { continue };
+            written.push(Written {
+                account: &mut sequence.account,
+                tokens: &sequence.tokens,
+                pages: pages.all(),
+                positions: work.positions.clone(),
+            });
+        }
+        if let Err(error) = kept.commit(&mut self.device, written) {
+            tracing::warn!(%error, "KV pages are not kept for a later engine any more");
+            self.kept = None;
+        }
     }
 
     /// Nothing waits, runs or is to be told: the next message may be waited for.
@@ -100,15 +160,21 @@ impl<D: Device> Engine<D> {
 
     fn submit(&mut self, submit: Submit) {
         let request = submit.request;
-        let refused = match self.shutting_down {
+        let now = self.clock.now();
+        let submitted = match self.shutting_down {
             true => Err((FailureKind::Engine, "the engine is shutting down".to_owned())),
             false => {
-                let now = self.clock.now();
                 self.scheduler.submit(submit, now).map_err(|reason| (FailureKind::InvalidRequest, reason))
             }
         };
-        if let Err((kind, message)) = refused {
-            self.outbox.push(ToFront::Failed { request, failure: Failure { kind, message } });
+        match submitted {
+            Ok(Submitted::Waits) => {}
+            Ok(Submitted::Complete(timings)) => {
+                self.outbox.push(ToFront::Finished { request, reason: FinishReason::Length, timings });
+            }
+            Err((kind, message)) => {
+                self.outbox.push(ToFront::Failed { request, failure: Failure { kind, message } });
+            }
         }
     }
 }

@@ -3,6 +3,10 @@
 //! | module | what |
 //! |---|---|
 //! | [`process`] | the whole `unfazed engine` process: from its socket to its end |
+//! | `memory` | memory that the front handed over, with what an earlier engine left there |
+//! | `beat` | signs of life for the front's watchdog |
+//! | `waits` | what is waited for outside this process |
+//! | `huge_pages` | gathering weights into huge pages, in the background |
 //! | `load` | from the front's `Start` to an engine that computes |
 //! | [`engine`] | the loop without a socket: messages in, steps, messages out |
 //! | [`scheduler`] | who is computed in a step: admission, chunked prefill mixed with decodes |
@@ -10,6 +14,7 @@
 //! | `advance` | what a step's logits mean for a sequence |
 //! | `outcome` | what a step has to tell the front |
 //! | [`pages`] | KV pages: reserved at admission, given back at the end |
+//! | [`kept`] | keys and values that outlive this process |
 //! | [`sampling`] | from logits to a token, and to log probabilities |
 //! | [`clock`] | time, injected |
 //!
@@ -17,16 +22,23 @@
 //! decides. The scheduler may therefore follow load and arrival as it likes.
 
 mod advance;
+mod beat;
 pub mod clock;
 pub mod engine;
 mod error;
+#[cfg(feature = "fault-plan")]
+mod fault_plan;
+mod huge_pages;
+pub mod kept;
 mod load;
+mod memory;
 mod outcome;
 pub mod pages;
 pub mod process;
 pub mod sampling;
 pub mod scheduler;
 mod sequence;
+mod waits;
 
 pub use clock::{Clock, MonotonicClock};
 pub use engine::Engine;

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use unfazed_device::KvShape;
@@ -11,40 +12,48 @@ use unfazed_formats::source::FileSource;
 use unfazed_formats::{Checkpoint, ModelConfig};
 use unfazed_kernels::Isa;
 use unfazed_model::Sources;
-use unfazed_store::{Loader, PositionalReader};
-use unfazed_wire::link::{LinkError, Sender};
-use unfazed_wire::{ReadyInfo, Start, ToFront};
+use unfazed_store::{Loader, PositionalReader, Reader};
+use unfazed_wire::memory::Mapping;
+use unfazed_wire::{ReadyInfo, Start};
 
+use crate::beat::Progress;
 use crate::clock::milliseconds;
+use crate::memory::{self, Memory};
+use crate::waits::WaitingReader;
 use crate::{Clock, Engine, EngineError, Limits, MonotonicClock};
 
-/// Least time between two messages about progress.
-const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+/// An engine that computes, and what the front must know of it.
+pub(crate) struct Loaded {
+    pub(crate) engine: Engine<CpuDevice>,
+    pub(crate) ready: ReadyInfo,
+    /// The weights' memory, and how much of it is used.
+    pub(crate) weights: Option<(Arc<Mapping>, usize)>,
+}
 
-/// Reads the model's headers, checks them, loads the weights and tells the front how far it is.
+/// Reads the model's headers, checks them, and loads what an earlier engine has not loaded.
 ///
 /// # Errors
 ///
-/// [`EngineError::Load`] with one line that names what is wrong, or a link that failed.
+/// [`EngineError::Load`] with one line that names what is wrong.
 pub(crate) fn load(
     start: &Start,
-    files: Vec<OwnedFd>,
-    sender: &mut Sender,
-) -> Result<(Engine<CpuDevice>, ReadyInfo), EngineError> {
+    mut descriptors: Vec<OwnedFd>,
+    progress: &Progress,
+) -> Result<Loaded, EngineError> {
     let clock = MonotonicClock::new();
     let isa = isa(start.isa.as_deref())?;
-    let mut checkpoint = Checkpoint::read(sources(&start.files, files)?).map_err(refusal)?;
+    let memory = Memory::receive(start, &mut descriptors)?;
+    let mut checkpoint = {
+        let _wait = progress.waits.declare("reading the model's headers".to_owned());
+        Checkpoint::read(sources(&start.files, descriptors)?).map_err(refusal)?
+    };
     let limits = limits(start, checkpoint.config.vocab)?;
     let sources = Sources::find(&checkpoint).map_err(refusal)?;
+    progress.to_load.store(sources.bytes(), Ordering::Relaxed);
     let reader = Arc::new(PositionalReader::of(&mut checkpoint));
     let model = &checkpoint.config;
-    let kv = KvShape {
-        layers: model.layers,
-        kv_heads: model.kv_heads,
-        head_dim: model.head_dim,
-        page_tokens: limits.page_tokens,
-        pages: limits.pages,
-    };
+    let kv = kv_shape(model, &limits);
+    let (kv_memory, kept) = memory::pages(&memory.kv, &kv)?;
     let config = CpuConfig {
         isa,
         threads: start.threads,
@@ -53,28 +62,49 @@ pub(crate) fn load(
         max_rows: limits.chunk,
         max_logit_rows: limits.logit_rows,
         float_activations: false,
-        loader: Loader::new(reader, start.threads, Box::new(|_| ())),
+        loader: loader(reader, start.threads, progress).into_memory(memory.weights),
+        kv_memory: Some(kv_memory.pages),
+        pulse: Arc::clone(&progress.pulse),
     };
     let mut device = CpuDevice::new(config).map_err(refusal)?;
-    let mut progress = Progress { sender, clock, total: sources.bytes(), told: None, broken: None };
-    let loaded = sources.load(&mut device, &mut |done| progress.tell(done));
-    if let Some(error) = progress.broken {
-        return Err(error.into());
-    }
+    let loaded = sources.load(&mut device).map_err(refusal)?;
+    device.loader().seal().map_err(refusal)?;
     let ready = ReadyInfo {
         isa: isa.name().to_owned(),
         threads: start.threads,
         weight_bytes: sources.bytes(),
         kv_bytes: kv_bytes(model, &limits),
         load_ms: milliseconds(Duration::ZERO, clock.now()),
-        read_bytes: sources.bytes(),
-        kept_bytes: 0,
+        read_bytes: device.loader().bytes_read(),
+        kept_bytes: device.loader().bytes_kept(),
     };
-    Ok((Engine::new(loaded.map_err(refusal)?, device, limits, isa, Box::new(clock)), ready))
+    let weights = device.loader().mapping();
+    let engine = Engine::new(loaded, device, limits, isa, Box::new(clock)).with_kept_pages(kept);
+    Ok(Loaded { engine, ready, weights })
+}
+
+/// Reads are declared waits, and bytes are counted as they come.
+fn loader(reader: Arc<dyn Reader>, threads: usize, progress: &Progress) -> Loader {
+    let reader = Arc::new(WaitingReader { reader, waits: Arc::clone(&progress.waits) });
+    let loaded = Arc::clone(&progress.loaded);
+    let count = move |done| {
+        loaded.fetch_max(done, Ordering::Relaxed);
+    };
+    Loader::new(reader, threads, Box::new(count))
+}
+
+fn kv_shape(model: &ModelConfig, limits: &Limits) -> KvShape {
+    KvShape {
+        layers: model.layers,
+        kv_heads: model.kv_heads,
+        head_dim: model.head_dim,
+        page_tokens: limits.page_tokens,
+        pages: limits.pages,
+    }
 }
 
 /// One line for people.
-fn refusal(error: impl std::fmt::Display) -> EngineError {
+pub(crate) fn refusal(error: impl std::fmt::Display) -> EngineError {
     EngineError::Load(error.to_string().replace('\n', " "))
 }
 
@@ -121,25 +151,4 @@ fn limits(start: &Start, vocab: usize) -> Result<Limits, EngineError> {
 /// All KV pages, as the plan counts them.
 fn kv_bytes(model: &ModelConfig, limits: &Limits) -> u64 {
     unfazed_plan::needs::page(model).0.saturating_mul(limits.pages as u64)
-}
-
-/// Tells the front how much is loaded, now and then and at the end.
-struct Progress<'a> {
-    sender: &'a mut Sender,
-    clock: MonotonicClock,
-    total: u64,
-    told: Option<Duration>,
-    broken: Option<LinkError>,
-}
-
-impl Progress<'_> {
-    fn tell(&mut self, done: u64) {
-        let now = self.clock.now();
-        let soon = self.told.is_some_and(|told| now < told + PROGRESS_EVERY);
-        if self.broken.is_some() || (soon && done < self.total) {
-            return;
-        }
-        self.told = Some(now);
-        self.broken = self.sender.send(&ToFront::Loading { done, total: self.total }).err();
-    }
 }

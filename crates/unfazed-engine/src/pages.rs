@@ -2,6 +2,8 @@
 //!
 //! [`Pages`] can be neither copied nor taken apart: what was given back is gone, so no page is ever free twice.
 
+use std::collections::HashSet;
+
 use unfazed_device::PageId;
 
 /// Pages that belong to one sequence, in order of position.
@@ -10,6 +12,11 @@ use unfazed_device::PageId;
 pub struct Pages(Vec<PageId>);
 
 impl Pages {
+    /// All of them.
+    pub fn all(&self) -> &[PageId] {
+        &self.0
+    }
+
     /// The pages of the first `positions` positions.
     pub fn covering(&self, positions: usize, page_tokens: usize) -> &[PageId] {
         let count = positions.div_ceil(page_tokens);
@@ -32,11 +39,26 @@ impl PageAllocator {
         PageAllocator { free: (0..total as u32).rev().map(PageId).collect(), total }
     }
 
-    /// Takes `count` pages, or none if not as many are free.
-    pub fn reserve(&mut self, count: usize) -> Option<Pages> {
-        let rest = self.free.len().checked_sub(count)?;
-        let mut pages = self.free.split_off(rest);
-        pages.reverse();
+    /// These pages are taken only when there are no others.
+    pub fn spare(&mut self, pages: impl IntoIterator<Item = PageId>) {
+        let pages: HashSet<PageId> = pages.into_iter().collect();
+        self.free.sort_by_key(|page| !pages.contains(page));
+    }
+
+    /// Takes `count` pages, or none if not as many are free. The first of them are those of `first`, as many as are
+    /// wanted and free.
+    pub fn reserve(&mut self, count: usize, first: &[PageId]) -> Option<Pages> {
+        if count > self.free.len() {
+            return None;
+        }
+        let mut pages = Vec::with_capacity(count);
+        for &page in first.iter().take(count) {
+            let Some(at) = self.free.iter().position(|free| *free == page) else { break };
+            self.free.remove(at);
+            pages.push(page);
+        }
+        let rest = self.free.len() - (count - pages.len());
+        pages.extend(self.free.drain(rest..).rev());
         Some(Pages(pages))
     }
 
@@ -61,13 +83,12 @@ impl PageAllocator {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::HashSet;
 
     #[test]
     fn more_than_is_free_is_not_given_even_in_part() {
         let mut allocator = PageAllocator::new(3);
-        let two = allocator.reserve(2).unwrap();
-        assert!(allocator.reserve(2).is_none());
+        let two = allocator.reserve(2, &[]).unwrap();
+        assert!(allocator.reserve(2, &[]).is_none());
         assert_eq!(allocator.free(), 1);
         allocator.release(two);
         assert_eq!(allocator.free(), 3);
@@ -76,11 +97,21 @@ mod tests {
     #[test]
     fn pages_cover_positions_in_order() {
         let mut allocator = PageAllocator::new(4);
-        let pages = allocator.reserve(3).unwrap();
+        let pages = allocator.reserve(3, &[]).unwrap();
         assert_eq!(pages.covering(0, 32), []);
         assert_eq!(pages.covering(32, 32), [PageId(0)]);
         assert_eq!(pages.covering(33, 32), [PageId(0), PageId(1)]);
         allocator.release(pages);
+    }
+
+    #[test]
+    fn wanted_pages_come_first_and_spared_ones_last() {
+        let mut allocator = PageAllocator::new(6);
+        allocator.spare([PageId(0), PageId(1)]);
+        let pages = allocator.reserve(3, &[PageId(5), PageId(1)]).unwrap();
+        assert_eq!(pages.all(), [PageId(5), PageId(1), PageId(2)]);
+        let rest = allocator.reserve(3, &[PageId(5)]).unwrap();
+        assert_eq!(rest.all(), [PageId(3), PageId(4), PageId(0)]);
     }
 
     proptest! {
@@ -90,7 +121,10 @@ mod tests {
             let mut held: Vec<Pages> = Vec::new();
             for (take, size) in actions {
                 if take {
-                    held.extend(allocator.reserve(size));
+                    let first = [PageId(size as u32), PageId(7), PageId(99)];
+                    let pages = allocator.reserve(size, &first);
+                    prop_assert!(pages.as_ref().is_none_or(|pages| pages.all().len() == size));
+                    held.extend(pages);
                 } else if !held.is_empty() {
                     let pages = held.swap_remove(size % held.len());
                     allocator.release(pages);

@@ -1,7 +1,7 @@
 //! The whole `unfazed engine` process, from its socket to its end.
 //!
-//! Two threads: the caller's reads the front's messages and does nothing else, so that it notices the end of the socket
-//! at once, even in the middle of a step; the other loads the model and computes.
+//! The caller's thread reads the front's messages and does nothing else, so that it notices the end of the socket at
+//! once, even in the middle of a step; another loads the model and computes; a third tells the front what gets on.
 
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
@@ -14,7 +14,9 @@ use unfazed_device::Device;
 use unfazed_wire::link::{self, LinkError};
 use unfazed_wire::{BUILD_ID, LoadFailure, Start, ToEngine, ToFront};
 
-use crate::{Engine, EngineError, load};
+use crate::beat::{Beat, Outgoing, Progress};
+use crate::load::{self, Loaded};
+use crate::{Engine, EngineError, huge_pages};
 
 /// Serves the front at the other end of the socket: says hello, loads the model of the front's `Start`, computes what
 /// it submits. Returns when the socket ends, which is how a front ends an engine, without waiting for a running step:
@@ -26,8 +28,9 @@ use crate::{Engine, EngineError, load};
 /// by `LoadFailed`).
 pub fn run(socket: UnixStream) -> Result<(), EngineError> {
     let handle = socket.try_clone().map_err(LinkError::from)?;
-    let (mut sender, mut receiver) = link::split(socket).map_err(LinkError::from)?;
-    sender.send(&ToFront::Hello { build_id: BUILD_ID.to_owned() })?;
+    let (sender, mut receiver) = link::split(socket).map_err(LinkError::from)?;
+    let outgoing = Outgoing::new(sender);
+    outgoing.send(&ToFront::Hello { build_id: BUILD_ID.to_owned() })?;
     let Some((first, files)) = receiver.receive_with_descriptors()? else { return Ok(()) };
     let ToEngine::Start(start) = first else { return Err(EngineError::NotStarted) };
 
@@ -38,7 +41,7 @@ pub fn run(socket: UnixStream) -> Result<(), EngineError> {
         // Declared after the guard, so dropped before it: a reader that wakes up finds the result, or that there is none.
         let result = result;
         // A front that is gone hears nothing; neither does a reader that is.
-        let _ = result.send(serve(&start, files, &inbox, &mut sender));
+        let _ = result.send(serve(&start, files, &inbox, &outgoing));
     };
     thread::Builder::new().name("engine".to_owned()).spawn(work).map_err(EngineError::Thread)?;
     let read = read(&mut receiver, &messages);
@@ -78,18 +81,24 @@ fn serve(
     start: &Start,
     files: Vec<OwnedFd>,
     inbox: &Receiver<ToEngine>,
-    sender: &mut link::Sender,
+    outgoing: &Outgoing,
 ) -> Result<(), EngineError> {
-    match load::load(start, files, sender) {
-        Ok((engine, ready)) => {
-            sender.send(&ToFront::Ready(ready))?;
-            work(engine, inbox, sender)
+    let progress = Progress::default();
+    let _beat = Beat::start(progress.clone(), outgoing.clone()).map_err(EngineError::Thread)?;
+    match load::load(start, files, &progress) {
+        Ok(Loaded { engine, ready, weights }) => {
+            outgoing.send(&progress.loading())?;
+            outgoing.send(&ToFront::Ready(ready))?;
+            if let Some((mapping, used)) = weights {
+                huge_pages::gather(&mapping, used);
+            }
+            work(engine, inbox, outgoing)
         }
         Err(error @ EngineError::Load(_)) => {
             let message = error.to_string();
             // The front says it, once.
             tracing::debug!("{message}");
-            sender.send(&ToFront::LoadFailed(LoadFailure { message }))?;
+            outgoing.send(&ToFront::LoadFailed(LoadFailure { message }))?;
             Err(error)
         }
         Err(error) => Err(error),
@@ -100,7 +109,7 @@ fn serve(
 fn work<D: Device>(
     mut engine: Engine<D>,
     inbox: &Receiver<ToEngine>,
-    sender: &mut link::Sender,
+    outgoing: &Outgoing,
 ) -> Result<(), EngineError> {
     while !engine.finished() {
         if engine.idle() {
@@ -114,8 +123,12 @@ fn work<D: Device>(
                 Err(TryRecvError::Disconnected) => return Ok(()),
             }
         }
+        // The front knows who is in a step before it is computed: it may end this process.
+        for message in engine.admit() {
+            outgoing.send(&message)?;
+        }
         for message in engine.step() {
-            sender.send(&message)?;
+            outgoing.send(&message)?;
         }
     }
     Ok(())

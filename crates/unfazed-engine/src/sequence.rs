@@ -5,6 +5,7 @@ use std::time::Duration;
 use unfazed_wire::{RequestId, Sampling, Submit, Timings};
 
 use crate::clock::milliseconds;
+use crate::kept::Account;
 use crate::pages::Pages;
 use crate::sampling::Occurrences;
 use crate::sampling::adjust::penalises;
@@ -16,6 +17,10 @@ pub(crate) struct Sequence {
     /// The prompt, then what was generated.
     pub(crate) tokens: Vec<u32>,
     pub(crate) prompt_len: usize,
+    /// Tokens that came with the request: the prompt, and what an earlier engine generated.
+    pub(crate) given: usize,
+    /// Positions that an earlier engine may have computed and that need not be computed again.
+    pub(crate) may_keep: usize,
     /// Positions whose keys and values are in the pages.
     pub(crate) computed: usize,
     /// Most tokens to generate: what was asked for, at most what the context leaves.
@@ -24,8 +29,12 @@ pub(crate) struct Sequence {
     pub(crate) stop_tokens: Vec<u32>,
     pub(crate) logprobs: Option<u32>,
     pub(crate) prompt_logprobs: Option<u32>,
+    /// Positions of the prompt of which an earlier engine has told them.
+    pub(crate) prompt_logprobs_told: usize,
     /// Kept up to date if a penalty asks for it.
     pub(crate) occurrences: Occurrences,
+    /// What its pages hold.
+    pub(crate) account: Account,
     /// The pages of all positions that it may reach, from admission on.
     pub(crate) pages: Option<Pages>,
     /// Number of the last step that it had a row in.
@@ -38,27 +47,49 @@ pub(crate) struct Sequence {
 impl Sequence {
     pub(crate) fn new(submit: Submit, context: usize, now: Duration) -> Sequence {
         let prompt_len = submit.prompt.len();
-        let occurrences = match penalises(&submit.sampling.penalties) {
-            true => Occurrences::of_prompt(&submit.prompt),
-            false => Occurrences::default(),
+        let max_new = submit.max_tokens.min(context.saturating_sub(prompt_len));
+        let told = submit.resumed.as_ref().map_or(0, |progress| progress.prompt_logprobs);
+        let may_keep = match (&submit.resumed, submit.prompt_logprobs) {
+            (None, _) => 0,
+            (Some(_), Some(_)) if told + 1 < prompt_len => told,
+            (Some(_), _) => usize::MAX,
         };
-        Sequence {
+        let mut sequence = Sequence {
             request: submit.request,
             tokens: submit.prompt,
             prompt_len,
+            given: prompt_len,
+            may_keep,
             computed: 0,
-            max_new: submit.max_tokens.min(context.saturating_sub(prompt_len)),
+            max_new,
             sampling: submit.sampling,
             stop_tokens: submit.stop_tokens,
             logprobs: submit.logprobs,
             prompt_logprobs: submit.prompt_logprobs,
-            occurrences,
+            prompt_logprobs_told: told,
+            occurrences: Occurrences::default(),
+            account: Account::default(),
             pages: None,
             last_step: 0,
             submitted: now,
             admitted: now,
             prompt_done: now,
+        };
+        if penalises(&sequence.sampling.penalties) {
+            sequence.occurrences = Occurrences::of_prompt(&sequence.tokens);
         }
+        for token in submit.resumed.map(|progress| progress.tokens).unwrap_or_default() {
+            sequence.push(token);
+        }
+        sequence.given = sequence.tokens.len();
+        // The last of them gives the next token's logits.
+        sequence.may_keep = sequence.may_keep.min(sequence.given.saturating_sub(1));
+        sequence
+    }
+
+    /// Nothing is left to be computed: an earlier engine came to the end and could not say so.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.max_new > 0 && self.generated() >= self.max_new
     }
 
     /// Most positions that will ever have keys and values: the last generated token needs none.
@@ -66,11 +97,12 @@ impl Sequence {
         self.prompt_len + self.max_new.saturating_sub(1)
     }
 
+    /// Not all tokens that came with the request are computed.
     pub(crate) fn prefilling(&self) -> bool {
-        self.computed < self.prompt_len
+        self.computed < self.given
     }
 
-    /// Tokens that have no keys and values yet: the rest of the prompt, or the token just generated.
+    /// Tokens that have no keys and values yet: the rest of those given, or the token just generated.
     pub(crate) fn pending(&self) -> usize {
         self.tokens.len() - self.computed
     }
@@ -82,10 +114,16 @@ impl Sequence {
     /// Whether the row at `position` must give logits: to choose the next token, or for the log probability of a
     /// prompt token.
     pub(crate) fn wants_logits(&self, position: usize) -> bool {
-        match position + 1 < self.prompt_len {
-            true => self.prompt_logprobs.is_some(),
+        match position + 1 < self.given {
+            true => self.wants_prompt_logprobs(position),
             false => self.max_new > 0,
         }
+    }
+
+    /// Whether the row at `position` gives the log probability of a prompt token that was not told yet.
+    pub(crate) fn wants_prompt_logprobs(&self, position: usize) -> bool {
+        let told = self.prompt_logprobs_told;
+        self.prompt_logprobs.is_some() && position >= told && position + 1 < self.prompt_len
     }
 
     /// A token was chosen and belongs to the answer.

@@ -11,9 +11,26 @@ use unfazed_engine::{EngineError, run};
 use unfazed_formats::Checkpoint;
 use unfazed_formats::source::{ByteSource, FileSource};
 use unfazed_wire::link::{self, Receiver, Sender};
+use unfazed_wire::memory::{KvSegment, Segment, WEIGHTS_OFFSET};
 use unfazed_wire::{
-    BUILD_ID, FinishReason, ReadyInfo, RequestId, Sampling, Start, Submit, ToEngine, ToFront,
+    BUILD_ID, FinishReason, Progress, ReadyInfo, RequestId, Sampling, Start, Submit, ToEngine, ToFront,
 };
+
+/// Two of f16 for each of 8 layers, 2 heads, 64 dimensions and 32 positions.
+const PAGE_BYTES: usize = 4 * 8 * 2 * 64 * 32;
+
+/// What outlives engines.
+struct Memory {
+    weights: Segment,
+    kv: Segment,
+}
+
+impl Memory {
+    fn new(start: &Start) -> Memory {
+        let create = |what, bytes| Segment::create(what, bytes).unwrap();
+        Memory { weights: create("weights", start.weight_memory), kv: create("KV pages", start.kv_memory) }
+    }
+}
 
 struct Front {
     sender: Sender,
@@ -46,8 +63,8 @@ fn start(files: &[FileSource]) -> Start {
         chunk: 32,
         threads: 2,
         isa: None,
-        weight_memory: 0,
-        kv_memory: 0,
+        weight_memory: WEIGHTS_OFFSET as u64 + (24 << 20),
+        kv_memory: KvSegment { pages: 16, page_bytes: PAGE_BYTES }.bytes().unwrap() as u64,
     }
 }
 
@@ -66,7 +83,13 @@ fn submit(id: u64, max_tokens: usize) -> ToEngine {
 
 impl Front {
     fn start(&mut self, start: &Start, files: &[FileSource]) {
-        let descriptors: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.file().as_fd()).collect();
+        self.start_on(start, files, &Memory::new(start));
+    }
+
+    fn start_on(&mut self, start: &Start, files: &[FileSource], memory: &Memory) {
+        let files = files.iter().map(|file| file.file().as_fd());
+        let descriptors: Vec<BorrowedFd<'_>> =
+            files.chain([memory.weights.as_fd(), memory.kv.as_fd()]).collect();
         self.sender.send_with_descriptors(&ToEngine::Start(Box::new(start.clone())), &descriptors).unwrap();
     }
 
@@ -80,7 +103,7 @@ impl Front {
         loop {
             match self.next() {
                 ToFront::Loading { done, total } => {
-                    assert!(done > last.0 && done <= total);
+                    assert!(done >= last.0 && done <= total);
                     last = (done, total);
                 }
                 ToFront::Ready(ready) => {
@@ -102,7 +125,8 @@ impl Front {
                         .extend(events.iter().filter(|event| event.request.0 == id).map(|event| event.token));
                 }
                 ToFront::Finished { request, reason, .. } if request.0 == id => return (tokens, reason),
-                ToFront::Finished { .. } | ToFront::Prefill { .. } => {}
+                ToFront::Finished { .. } | ToFront::Prefill { .. } | ToFront::Working => {}
+                ToFront::Admitted { .. } => {}
                 other => panic!("{other:?} instead of an answer"),
             }
         }
@@ -142,6 +166,63 @@ fn an_engine_loads_computes_and_ends_after_a_shutdown() {
     assert_eq!(front.answer(3).0, tokens);
     assert_eq!(front.receiver.receive::<ToFront>().unwrap(), None);
     assert!(front.engine.join().unwrap().is_ok());
+}
+
+#[test]
+fn the_next_engine_finds_weights_and_pages_where_the_last_one_left_them() {
+    let files = demo();
+    let start = start(&files);
+    let memory = Memory::new(&start);
+    let submit = |max_tokens, resumed| match submit(1, max_tokens) {
+        ToEngine::Submit(submit) => ToEngine::Submit(Box::new(Submit { resumed, ..*submit })),
+        other => other,
+    };
+    let run = |message: ToEngine| {
+        let mut front = front();
+        front.start_on(&start, &files, &memory);
+        let ready = front.ready();
+        front.sender.send(&message).unwrap();
+        let mut kept = 0;
+        let mut tokens = Vec::new();
+        loop {
+            match front.next() {
+                ToFront::Admitted { kept: positions, .. } => kept = positions,
+                ToFront::Tokens(events) => tokens.extend(events.iter().map(|event| event.token)),
+                ToFront::Finished { .. } => break,
+                _ => {}
+            }
+        }
+        front.sender.send(&ToEngine::Shutdown).unwrap();
+        front.engine.join().unwrap().unwrap();
+        (ready, kept, tokens)
+    };
+    let (first, kept, all) = run(submit(60, None));
+    assert_eq!((first.kept_bytes, kept, all.len()), (0, 0, 60));
+    assert_eq!(first.read_bytes, first.weight_bytes);
+    assert_eq!(memory.weights.contents_are_sealed().unwrap(), cfg!(target_os = "linux"));
+    let progress = Progress { tokens: all[..59].to_vec(), prompt_logprobs: 0 };
+    let (second, kept, rest) = run(submit(60, Some(progress)));
+    // The position of the last token is there too, and is computed again for its logits.
+    assert_eq!((second.read_bytes, kept), (0, 6 + 59 - 1));
+    assert!(second.kept_bytes >= first.weight_bytes);
+    assert_eq!(rest, all[59..]);
+}
+
+#[test]
+fn memory_that_is_not_what_the_front_says_is_refused_by_name() {
+    let files = demo();
+    let failure = |change: fn(&mut Memory)| {
+        let start = start(&files);
+        let mut memory = Memory::new(&start);
+        change(&mut memory);
+        let mut front = front();
+        front.start_on(&start, &files, &memory);
+        front.load_failure()
+    };
+    let short = failure(|memory| memory.kv = Segment::create("KV pages", 4096).unwrap());
+    assert!(short.contains("KV pages has 4096 bytes"), "{short}");
+    let short = failure(|memory| memory.weights = Segment::create("weights", 10 << 20).unwrap());
+    assert!(short.contains("weights has 10485760 bytes"), "{short}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use half::f16;
 use unfazed_kernels::Isa;
-use unfazed_kernels::attention::{AttentionScratch, KvElement, KvLayout, Queries, attend, store};
+use unfazed_kernels::attention::{AttentionScratch, KvElement, KvLayout, Queries, attend, digest, store};
 
 /// Numbers in [-1, 1), the same in every run.
 struct Numbers(u64);
@@ -160,4 +160,34 @@ fn sizes_that_cannot_be_laid_out_are_refused() {
     assert!(KvLayout::new(1, 0, 64, 32).is_none());
     assert!(KvLayout::new(usize::MAX, 8, 128, 32).is_none());
     assert_eq!(KvLayout::new(2, 4, 64, 32).unwrap().page_len(), 2 * 4 * 2 * 64 * 32);
+}
+
+#[test]
+fn a_digest_is_the_same_however_positions_are_grouped_and_changes_with_every_bit() {
+    let cache = Cache::<f16>::new(Isa::best(), 20, 32, 32, f16::NAN);
+    let start = cache.table[0] * cache.layout.page_len();
+    let mut block = cache.memory[start..][cache.layout.block(LAYER, HEAD)].to_vec();
+    let all = |block: &[f16], isa| {
+        let mut digests = vec![7; 32];
+        digest(isa, &cache.layout, block, 0..32, &mut digests);
+        digests
+    };
+    let expected = all(&block, Isa::Reference);
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+        assert_eq!(all(&block, isa), expected);
+        for (first, last) in [(0, 1), (0, 15), (3, 16), (15, 17), (16, 32), (5, 31), (31, 32)] {
+            let mut digests = vec![7; last - first];
+            digest(isa, &cache.layout, &block, first..last, &mut digests);
+            assert_eq!(digests, expected[first..last]);
+        }
+    }
+    for element in 0..block.len() {
+        for bit in [0, 7, 15] {
+            let before = block[element];
+            block[element] = f16::from_bits(before.to_bits() ^ 1 << bit);
+            let differing = all(&block, Isa::best()).iter().zip(&expected).filter(|(a, b)| a != b).count();
+            assert_eq!(differing, 1, "element {element} bit {bit}");
+            block[element] = before;
+        }
+    }
 }

@@ -6,7 +6,6 @@ use unfazed_store::{MatrixSource, VectorSource};
 
 use crate::ModelError;
 use crate::catalog::Catalog;
-use crate::loader::Loader;
 use crate::names::PerLayer;
 
 /// Norm, projections and, in Qwen3, a norm for each head's query and key.
@@ -69,21 +68,22 @@ impl Attention<MatrixSource, VectorSource> {
 
     pub(crate) fn load<D: Device>(
         &self,
-        loader: &mut Loader<'_, D>,
+        device: &mut D,
     ) -> Result<Attention<D::Matrix, D::Vector>, DeviceError> {
         let head_norms = match &self.head_norms {
             None => None,
-            Some(norms) => {
-                Some(HeadNorms { query: loader.vector(&norms.query)?, key: loader.vector(&norms.key)? })
-            }
+            Some(norms) => Some(HeadNorms {
+                query: device.load_vector(&norms.query)?,
+                key: device.load_vector(&norms.key)?,
+            }),
         };
         Ok(Attention {
-            norm: loader.vector(&self.norm)?,
-            query: loader.matrix(&self.query)?,
-            key: loader.matrix(&self.key)?,
-            value: loader.matrix(&self.value)?,
+            norm: device.load_vector(&self.norm)?,
+            query: device.load_matrix(&self.query)?,
+            key: device.load_matrix(&self.key)?,
+            value: device.load_matrix(&self.value)?,
             head_norms,
-            output: loader.matrix(&self.output)?,
+            output: device.load_matrix(&self.output)?,
         })
     }
 }

@@ -9,7 +9,6 @@ use crate::attention::{Attention, HeadNorm};
 use crate::catalog::Catalog;
 use crate::ends::Ends;
 use crate::feed_forward::FeedForward;
-use crate::loader::Loader;
 use crate::mixture::Mixture;
 
 /// All weights of a model.
@@ -47,14 +46,14 @@ impl Decoder<MatrixSource, VectorSource> {
 
     pub(crate) fn load<D: Device>(
         &self,
-        loader: &mut Loader<'_, D>,
+        device: &mut D,
     ) -> Result<Decoder<D::Matrix, D::Vector>, DeviceError> {
-        let ends = self.ends.load(loader)?;
+        let ends = self.ends.load(device)?;
         let layers = self.layers.iter().map(|layer| {
-            let attention = layer.attention.load(loader)?;
+            let attention = layer.attention.load(device)?;
             let network = match &layer.network {
-                Network::Dense(part) => Network::Dense(part.load(loader)?),
-                Network::Mixture(part) => Network::Mixture(part.load(loader)?),
+                Network::Dense(part) => Network::Dense(part.load(device)?),
+                Network::Mixture(part) => Network::Mixture(part.load(device)?),
             };
             Ok(Layer { attention, network })
         });

@@ -6,7 +6,6 @@ use unfazed_store::{MatrixSource, VectorSource};
 
 use crate::ModelError;
 use crate::catalog::Catalog;
-use crate::loader::Loader;
 use crate::names::Global;
 
 /// Embedding and output.
@@ -31,14 +30,11 @@ impl Ends<MatrixSource, VectorSource> {
         })
     }
 
-    pub(crate) fn load<D: Device>(
-        &self,
-        loader: &mut Loader<'_, D>,
-    ) -> Result<Ends<D::Matrix, D::Vector>, DeviceError> {
+    pub(crate) fn load<D: Device>(&self, device: &mut D) -> Result<Ends<D::Matrix, D::Vector>, DeviceError> {
         Ok(Ends {
-            embedding: loader.matrix(&self.embedding)?,
-            norm: loader.vector(&self.norm)?,
-            table: self.table.as_ref().map(|table| loader.matrix(table)).transpose()?,
+            embedding: device.load_matrix(&self.embedding)?,
+            norm: device.load_vector(&self.norm)?,
+            table: self.table.as_ref().map(|table| device.load_matrix(table)).transpose()?,
         })
     }
 }

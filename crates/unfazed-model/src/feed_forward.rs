@@ -6,7 +6,6 @@ use unfazed_store::{MatrixSource, VectorSource};
 
 use crate::ModelError;
 use crate::catalog::Catalog;
-use crate::loader::Loader;
 use crate::names::PerLayer;
 
 /// Norm and the gated unit's three matrices (SwiGLU, Shazeer 2020).
@@ -36,13 +35,13 @@ impl FeedForward<MatrixSource, VectorSource> {
 
     pub(crate) fn load<D: Device>(
         &self,
-        loader: &mut Loader<'_, D>,
+        device: &mut D,
     ) -> Result<FeedForward<D::Matrix, D::Vector>, DeviceError> {
         Ok(FeedForward {
-            norm: loader.vector(&self.norm)?,
-            gate: loader.matrix(&self.gate)?,
-            up: loader.matrix(&self.up)?,
-            down: loader.matrix(&self.down)?,
+            norm: device.load_vector(&self.norm)?,
+            gate: device.load_matrix(&self.gate)?,
+            up: device.load_matrix(&self.up)?,
+            down: device.load_matrix(&self.down)?,
         })
     }
 }

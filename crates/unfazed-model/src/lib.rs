@@ -9,7 +9,6 @@
 //! | `attention`, `feed_forward`, `mixture`, `ends` | the pieces that families share |
 //! | `names` | what tensors are called in GGUF and Hugging Face files |
 //! | `catalog` | looking tensors up and checking them against the model's shape |
-//! | `loader` | moving checked tensors to a device, with progress |
 //!
 //! Every piece is a struct over `M` (matrix) and `V` (vector). It is first made of *sources* (where the bytes are; made
 //! for all tensors before the first byte is read, so that a file that cannot work is refused at once), then of the
@@ -22,7 +21,6 @@ mod ends;
 mod error;
 mod feed_forward;
 mod llama;
-mod loader;
 mod mixture;
 mod model;
 mod names;

@@ -7,7 +7,6 @@ use unfazed_store::{MatrixSource, VectorSource};
 
 use crate::ModelError;
 use crate::catalog::Catalog;
-use crate::loader::Loader;
 use crate::names::{PerExpert, PerLayer};
 
 /// Norm, router and the experts' matrices as stacks.
@@ -45,15 +44,15 @@ impl Mixture<MatrixSource, VectorSource> {
 
     pub(crate) fn load<D: Device>(
         &self,
-        loader: &mut Loader<'_, D>,
+        device: &mut D,
     ) -> Result<Mixture<D::Matrix, D::Vector>, DeviceError> {
         Ok(Mixture {
             experts: self.experts,
-            norm: loader.vector(&self.norm)?,
-            router: loader.matrix(&self.router)?,
-            gate: loader.matrix(&self.gate)?,
-            up: loader.matrix(&self.up)?,
-            down: loader.matrix(&self.down)?,
+            norm: device.load_vector(&self.norm)?,
+            router: device.load_matrix(&self.router)?,
+            gate: device.load_matrix(&self.gate)?,
+            up: device.load_matrix(&self.up)?,
+            down: device.load_matrix(&self.down)?,
         })
     }
 }

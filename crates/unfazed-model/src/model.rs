@@ -8,7 +8,6 @@ use unfazed_store::{MatrixSource, VectorSource};
 use crate::ModelError;
 use crate::catalog::Catalog;
 use crate::decoder::Decoder;
-use crate::loader::Loader;
 use crate::{llama, qwen3, qwen3moe};
 
 /// Where all weights of a model are: every tensor found and checked, nothing read yet.
@@ -53,30 +52,24 @@ impl Sources {
         self.bytes
     }
 
-    /// Loads the weights. `progress` is called after each tensor with the bytes read so far, the last time with
-    /// [`Sources::bytes`].
+    /// Loads the weights, in an order that follows from the checkpoint's headers alone.
     ///
     /// # Errors
     ///
     /// What the device says: reads that fail, memory that is not there.
-    pub fn load<D: Device>(
-        &self,
-        device: &mut D,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<Model<D>, ModelError> {
-        let loader = &mut Loader::new(device, progress);
-        Ok(Model { config: self.config.clone(), weights: self.weights.load(loader)? })
+    pub fn load<D: Device>(&self, device: &mut D) -> Result<Model<D>, ModelError> {
+        Ok(Model { config: self.config.clone(), weights: self.weights.load(device)? })
     }
 }
 
 impl<D: Device> Model<D> {
-    /// Finds, checks and loads the weights of a checkpoint, without progress.
+    /// Finds, checks and loads the weights of a checkpoint.
     ///
     /// # Errors
     ///
     /// Those of [`Sources::find`] and [`Sources::load`].
     pub fn load(checkpoint: &Checkpoint, device: &mut D) -> Result<Model<D>, ModelError> {
-        Sources::find(checkpoint)?.load(device, &mut |_| ())
+        Sources::find(checkpoint)?.load(device)
     }
 
     /// The model's shape.

@@ -82,7 +82,7 @@ pub enum Refusal {
     },
 }
 
-/// Makes the plan. `weights` are the bytes of all tensors.
+/// Makes the plan. `weights` are the bytes of the packed weights ([`needs::packed_weights`]).
 pub fn plan(
     model: &ModelConfig,
     weights: Bytes,
@@ -91,7 +91,7 @@ pub fn plan(
 ) -> Result<Plan, Refusal> {
     let mut notes = Vec::new();
     let asked = check(model, machine, settings, &mut notes)?;
-    let weight_bytes = needs::packed_weights(weights);
+    let weight_bytes = weights;
     let scratch_bytes = needs::scratch(model, asked.chunk, asked.parallel);
     let page = needs::page(model);
     let fixed = [weight_bytes, scratch_bytes, RESERVE].into_iter().fold(Bytes(0), saturating_sum);

@@ -1,6 +1,6 @@
 //! What a model needs, in bytes.
 
-use unfazed_formats::ModelConfig;
+use unfazed_formats::{ModelConfig, TensorInfo};
 
 use crate::{Bytes, PAGE_TOKENS, Tokens};
 
@@ -10,10 +10,30 @@ pub const LOGIT_ROWS: usize = 64;
 /// A value of a head takes a whole number of these in a page.
 const VALUE_LANES: usize = 16;
 
-/// Weights as packed: the file's bits, with panels of 16 rows filled up. The excess is bounded by rows that do not
-/// fill a panel: a sixty-fourth covers every real model.
-pub fn packed_weights(file: Bytes) -> Bytes {
-    Bytes(file.0.saturating_add(file.0 / 64))
+/// Rows of a panel in which weights are packed.
+const PANEL_ROWS: u64 = 16;
+/// A panel may have half a line of scales that an odd number of blocks leaves, and is filled up to a whole line.
+const PANEL_EXCESS: u64 = 96;
+/// Each tensor begins on a line's boundary.
+const TENSOR_EXCESS: u64 = 64;
+
+/// Weights as packed: the files' bits in panels of 16 rows, the last one filled up; vectors as f32. An upper bound (a
+/// test of the device holds its panels to this).
+pub fn packed_weights<'t>(tensors: impl IntoIterator<Item = &'t TensorInfo>) -> Bytes {
+    Bytes(tensors.into_iter().map(packed).fold(0, u64::saturating_add))
+}
+
+fn packed(tensor: &TensorInfo) -> u64 {
+    let [matrices @ .., rows, columns] = &tensor.shape[..] else {
+        return tensor.elements().saturating_mul(size_of::<f32>() as u64).saturating_add(TENSOR_EXCESS);
+    };
+    let blocks = columns.div_ceil(tensor.format.block_weights() as u64);
+    let panel = blocks
+        .saturating_mul(tensor.format.block_bytes() as u64)
+        .saturating_mul(PANEL_ROWS)
+        .saturating_add(PANEL_EXCESS);
+    let matrices = matrices.iter().fold(1, |product: u64, count| product.saturating_mul(*count));
+    panel.saturating_mul(rows.div_ceil(PANEL_ROWS)).saturating_mul(matrices).saturating_add(TENSOR_EXCESS)
 }
 
 /// One KV page: keys and values of [`PAGE_TOKENS`] positions in all layers, f16. Values are filled up to a multiple of

@@ -117,7 +117,7 @@ fn a_model_that_does_not_fit_is_refused_with_the_bytes_by_part() {
     let refusal = plan(&model, Bytes(8 << 30), &machine(4 << 30), &Settings::default()).unwrap_err();
     assert!(matches!(refusal, Refusal::Memory { .. }));
     let text = refusal.to_string();
-    assert!(text.contains("weights 8.12 GiB") && text.contains("4.00 GiB are free"), "{text}");
+    assert!(text.contains("weights 8.00 GiB") && text.contains("4.00 GiB are free"), "{text}");
 }
 
 #[test]

@@ -28,6 +28,14 @@ pub enum StoreError {
         /// Bytes asked for.
         bytes: u64,
     },
+    /// The memory that the front made for weights is not what it should be (a fault of ours).
+    #[error("{tensor}: {reason}")]
+    WeightMemory {
+        /// The tensor.
+        tensor: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// A tensor's shape does not fit its format.
     #[error("{tensor}: {shape} weights of {format:?} cannot be loaded ({reason})")]
     Shape {

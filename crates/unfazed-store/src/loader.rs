@@ -1,15 +1,17 @@
 //! Reading and packing with several threads, with progress.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use half::{bf16, f16};
 use unfazed_formats::{BlockFormat, Extent};
 use unfazed_kernels::LANES;
 use unfazed_kernels::panel::{PackedMatrix, PanelLayout, pack_panel};
+use unfazed_wire::memory::Mapping;
 
-use crate::{Buffer, MatrixSource, Reader, StoreError, VectorSource};
+use crate::weights::Place;
+use crate::{Buffer, MatrixSource, Reader, StoreError, VectorSource, WeightMemory};
 
 /// About so many bytes are read at once, in whole panels: enough for a disk to run at its rate, few enough for a piece
 /// to be packed while it is in the cache of a core.
@@ -58,6 +60,8 @@ pub struct Loader {
     threads: usize,
     progress: Progress,
     done: AtomicU64,
+    read: AtomicU64,
+    memory: Option<Mutex<WeightMemory>>,
 }
 
 /// Some panels of the destination and the rows that go there.
@@ -71,15 +75,60 @@ struct Piece<'a> {
 impl Loader {
     /// A loader that reads through `reader` and packs with up to `threads` threads.
     pub fn new(reader: Arc<dyn Reader>, threads: usize, progress: Progress) -> Loader {
-        Loader { reader, threads: threads.max(1), progress, done: AtomicU64::new(0) }
+        let (done, read) = (AtomicU64::new(0), AtomicU64::new(0));
+        Loader { reader, threads: threads.max(1), progress, done, read, memory: None }
+    }
+
+    /// Puts weights into memory that outlives this process, and takes from there what an earlier process has loaded.
+    #[must_use]
+    pub fn into_memory(mut self, memory: WeightMemory) -> Loader {
+        self.memory = Some(Mutex::new(memory));
+        self
+    }
+
+    /// All is loaded: nothing is written to the weights' memory any more, by anybody.
+    pub fn seal(&self) -> Result<(), StoreError> {
+        self.memory.as_ref().map_or(Ok(()), |memory| lock(memory).seal())
+    }
+
+    /// Bytes that were read from the files.
+    pub fn bytes_read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of packed weights that were there already.
+    pub fn bytes_kept(&self) -> u64 {
+        self.memory.as_ref().map_or(0, |memory| lock(memory).bytes_kept())
+    }
+
+    /// The memory of packed weights that outlives this process, mapped, and how much of it is used.
+    pub fn mapping(&self) -> Option<(Arc<Mapping>, usize)> {
+        self.memory.as_ref().map(|memory| lock(memory).mapping())
+    }
+
+    /// Memory for a tensor.
+    fn place(&self, tensor: &str, shape: &str, format: BlockFormat, len: usize) -> Result<Place, StoreError> {
+        match &self.memory {
+            Some(memory) => lock(memory).place(tensor, shape, format, len),
+            None => Ok(Place::private(Buffer::zeroed(tensor, len)?)),
+        }
+    }
+
+    /// All of a tensor is in its place.
+    fn settle(&self, place: Place) -> Buffer<u8> {
+        match &self.memory {
+            Some(memory) => lock(memory).settle(place),
+            None => place.bytes,
+        }
     }
 
     /// Reads a matrix, or a stack of them, and packs it. The first error ends it; it names the tensor, and the file
     /// if reading failed.
     pub fn load_matrix(&self, source: &MatrixSource) -> Result<PackedStack, StoreError> {
+        let shape = format!("{} x {} x {}", source.parts.len(), source.rows, source.columns);
         let refused = |reason| StoreError::Shape {
             tensor: source.name.clone(),
-            shape: format!("{} x {} x {}", source.parts.len(), source.rows, source.columns),
+            shape: shape.clone(),
             format: source.format,
             reason,
         };
@@ -94,11 +143,16 @@ impl Loader {
         for extent in &source.parts {
             check(&source.name, extent, needed)?;
         }
-        let mut bytes = Buffer::zeroed(&source.name, total)?;
+        let parts = source.parts.len();
+        let mut place = self.place(&source.name, &shape, source.format, total)?;
+        if place.whole {
+            self.report((layout.row_bytes() * layout.rows()).saturating_mul(parts));
+            return Ok(PackedStack { layout, parts, bytes: place.bytes });
+        }
 
         let panels_at_once = (PIECE_BYTES / (layout.row_bytes() * LANES)).max(1);
         let mut pieces = Vec::new();
-        for (extent, matrix) in source.parts.iter().zip(bytes.chunks_mut(layout.bytes())) {
+        for (extent, matrix) in source.parts.iter().zip(place.bytes.chunks_mut(layout.bytes())) {
             for (i, panels) in matrix.chunks_mut(panels_at_once * layout.panel_bytes()).enumerate() {
                 let first_row = i * panels_at_once * LANES;
                 let rows = (panels_at_once * LANES).min(layout.rows() - first_row);
@@ -106,7 +160,7 @@ impl Loader {
             }
         }
         self.pack_all(&source.name, &layout, pieces)?;
-        Ok(PackedStack { layout, parts: source.parts.len(), bytes })
+        Ok(PackedStack { layout, parts, bytes: self.settle(place) })
     }
 
     /// Reads a vector and converts it to f32.
@@ -123,11 +177,36 @@ impl Loader {
         let size = len.saturating_mul(format.block_bytes());
         check(name, extent, size as u64)?;
         let refused = |bytes: usize| StoreError::Memory { what: name.clone(), bytes: bytes as u64 };
-        let (mut bytes, mut values) = (Vec::new(), Vec::new());
-        bytes.try_reserve_exact(size).map_err(|_| refused(size))?;
-        values.try_reserve_exact(*len).map_err(|_| refused(len.saturating_mul(4)))?;
+        let total = len.checked_mul(size_of::<f32>()).ok_or_else(|| refused(usize::MAX))?;
+        let mut values = Vec::new();
+        values.try_reserve_exact(*len).map_err(|_| refused(total))?;
+        let mut place = self.place(name, &len.to_string(), *format, total)?;
+        if place.whole {
+            values.extend(place.bytes.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)));
+        } else {
+            self.read_values(source, size, &mut values)?;
+            for (bytes, value) in place.bytes.as_chunks_mut().0.iter_mut().zip(&values) {
+                *bytes = value.to_ne_bytes();
+            }
+            self.settle(place);
+        }
+        self.report(size);
+        Ok(values)
+    }
+
+    fn read_values(
+        &self,
+        source: &VectorSource,
+        size: usize,
+        values: &mut Vec<f32>,
+    ) -> Result<(), StoreError> {
+        let VectorSource { name, format, extent, .. } = source;
+        let mut bytes = Vec::new();
+        let refused = |_| StoreError::Memory { what: name.clone(), bytes: size as u64 };
+        bytes.try_reserve_exact(size).map_err(refused)?;
         bytes.resize(size, 0);
         self.reader.read(name, *extent, &mut bytes)?;
+        self.read.fetch_add(size as u64, Ordering::Relaxed);
         match format {
             BlockFormat::F16 => {
                 values.extend(bytes.as_chunks().0.iter().map(|b| f16::from_le_bytes(*b).to_f32()));
@@ -137,8 +216,7 @@ impl Loader {
             }
             _ => values.extend(bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b))),
         }
-        self.report(size);
-        Ok(values)
+        Ok(())
     }
 
     /// Reads and packs all pieces, this thread and others beside it.
@@ -190,6 +268,7 @@ impl Loader {
             needed: offset + len as u64,
         })?;
         self.reader.read(tensor, extent, rows)?;
+        self.read.fetch_add(len as u64, Ordering::Relaxed);
         let panels = piece.panels.chunks_mut(layout.panel_bytes());
         for (rows, panel) in rows.chunks(LANES * layout.row_bytes()).zip(panels) {
             pack_panel(layout, rows, panel);
@@ -202,6 +281,10 @@ impl Loader {
         let before = self.done.fetch_add(bytes as u64, Ordering::Relaxed);
         (self.progress)(before + bytes as u64);
     }
+}
+
+fn lock(memory: &Mutex<WeightMemory>) -> MutexGuard<'_, WeightMemory> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An extent that its header has checked against the file must also hold what the shape needs.

@@ -2,7 +2,7 @@
 //!
 //! It is mapped straight from the operating system: `Vec` aborts where memory cannot be had, has no alignment beyond
 //! that of its elements, and zeroes gigabytes on one core where the system hands out zeroed pages as they are touched.
-//! That takes `unsafe`, which the rest of this crate does without.
+//! That takes `unsafe`, which the rest of this crate does without, but for `weights` and `kv`.
 
 #![allow(unsafe_code)]
 
@@ -10,9 +10,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 use half::f16;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use unfazed_wire::memory::Mapping as SharedMapping;
 
 use crate::StoreError;
 
@@ -29,12 +31,20 @@ impl Plain for u8 {}
 impl Plain for f32 {}
 impl Plain for f16 {}
 
-/// A fixed number of zeroed numbers in memory of their own, at least on a page boundary. Left out of core dumps.
+/// A fixed number of numbers: zeroed ones in memory of their own, at least on a page boundary, or a part of memory that
+/// outlives this process. Left out of core dumps.
 pub struct Buffer<T: Plain> {
     start: NonNull<T>,
     len: usize,
-    mapping: Option<Mapping>,
+    memory: Memory,
     owns: PhantomData<T>,
+}
+
+/// What keeps a buffer's memory there.
+enum Memory {
+    None,
+    Own(#[expect(dead_code, reason = "unmapped when dropped")] Mapping),
+    Shared(#[expect(dead_code, reason = "unmapped when the last part of it is dropped")] Arc<SharedMapping>),
 }
 
 // SAFETY: a buffer owns its memory as a `Vec` does, and the elements are plain numbers.
@@ -50,11 +60,27 @@ impl<T: Plain> Buffer<T> {
             bytes: (len as u64).saturating_mul(size_of::<T>() as u64),
         };
         if len == 0 {
-            return Ok(Buffer { start: NonNull::dangling(), len, mapping: None, owns: PhantomData });
+            return Ok(Buffer { start: NonNull::dangling(), len, memory: Memory::None, owns: PhantomData });
         }
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(refused)?;
         let mapping = Mapping::new(bytes).ok_or_else(refused)?;
-        Ok(Buffer { start: mapping.start.cast(), len, mapping: Some(mapping), owns: PhantomData })
+        Ok(Buffer { start: mapping.start.cast(), len, memory: Memory::Own(mapping), owns: PhantomData })
+    }
+
+    /// `len` numbers from byte `offset` of shared memory on, as they are; `None` if they are not all there or not on
+    /// their boundary.
+    ///
+    /// # Safety
+    /// As long as the buffer lives nobody else, in this process or another, writes these bytes, or reads them while it
+    /// is written through.
+    pub unsafe fn shared(mapping: &Arc<SharedMapping>, offset: usize, len: usize) -> Option<Buffer<T>> {
+        let end = len.checked_mul(size_of::<T>())?.checked_add(offset)?;
+        if end > mapping.len() || !offset.is_multiple_of(align_of::<T>()) {
+            return None;
+        }
+        // SAFETY: inside the mapping, which starts on the boundary of a page.
+        let start = unsafe { mapping.start().add(offset) }.cast();
+        Some(Buffer { start, len, memory: Memory::Shared(Arc::clone(mapping)), owns: PhantomData })
     }
 }
 
@@ -62,8 +88,8 @@ impl<T: Plain> Deref for Buffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `start` is the mapping's first byte, aligned to a page, with room for `len` elements of which every
-        // bit pattern is valid (dangling but aligned where `len` is zero); it lives as long as `self`.
+        // SAFETY: `start` is aligned and in a mapping with room for `len` elements of which every bit pattern is valid
+        // (dangling but aligned where `len` is zero); the mapping lives as long as `self`, and nobody else writes.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -77,7 +103,8 @@ impl<T: Plain> DerefMut for Buffer<T> {
 
 impl<T: Plain> fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buffer").field("len", &self.len).field("mapped", &self.mapping.is_some()).finish()
+        let shared = matches!(self.memory, Memory::Shared(_));
+        f.debug_struct("Buffer").field("len", &self.len).field("shared", &shared).finish()
     }
 }
 

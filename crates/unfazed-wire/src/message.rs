@@ -40,9 +40,9 @@ pub struct Start {
     pub threads: usize,
     /// Instruction set by name, or the best one.
     pub isa: Option<String>,
-    /// Bytes of the memory for packed weights ([`crate::memory::Segment`]).
+    /// Bytes of the memory for packed weights: [`crate::memory::WEIGHTS_OFFSET`] and the weights.
     pub weight_memory: u64,
-    /// Bytes of the memory for KV pages.
+    /// Bytes of the memory for KV pages: those of a [`crate::memory::KvSegment`].
     pub kv_memory: u64,
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn prepare(model: &ModelFlags, log: &LogFlags, default_log: &str) -> 
     let checkpoint = model::open(model.model.as_deref())?;
     let memory = unfazed_host::memory().context("cannot find out how much memory is free")?;
     let machine = Machine { available: Bytes(memory.available), cores: unfazed_host::cores() };
-    let weights = Bytes(checkpoint.tensor_bytes);
+    let weights = unfazed_plan::needs::packed_weights(checkpoint.tensors.values());
     let plan = unfazed_plan::plan(&checkpoint.config, weights, &machine, &model.settings())?;
     for note in &plan.notes {
         tracing::warn!("{note}");

@@ -2,17 +2,22 @@
 
 #![allow(unsafe_code)]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use half::f16;
 use unfazed_formats::ModelConfig;
 use unfazed_formats::config::{ExpertConfig, RopeConfig};
 use unfazed_kernels::Isa;
 use unfazed_kernels::panel::unpack_row;
 use unfazed_kernels::vector::{RopeFrequencies, choose_experts, rms_norm, rotate};
-use unfazed_store::{Loader, MatrixSource, PackedStack, VectorSource};
+use unfazed_store::{Buffer, Loader, MatrixSource, PackedStack, VectorSource};
 
 use super::arena::{Arena, Widths};
 use super::attention::Attention;
 use super::compute::Compute;
 use super::dense::{Product, multiply};
+use super::digest::digests;
 use super::disjoint::Disjoint;
 use super::feed_forward::Inner;
 use super::mixture::{FEW_ROWS, Outer};
@@ -21,7 +26,7 @@ use super::pages::{Blocks, Memory, Pages};
 use super::pool::Pool;
 use super::routing::Routing;
 use super::step::{Limits, Step};
-use crate::{Batch, Device, DeviceError, KvShape};
+use crate::{Batch, Device, DeviceError, KvShape, PageSpan};
 
 /// How a CPU device is set up.
 pub struct CpuConfig<'a> {
@@ -41,6 +46,11 @@ pub struct CpuConfig<'a> {
     pub float_activations: bool,
     /// What weights are read with.
     pub loader: Loader,
+    /// Memory for the KV pages, as an earlier device left it; `None` takes memory of the device's own. Not used with
+    /// float activations.
+    pub kv_memory: Option<Buffer<f16>>,
+    /// Goes up with each layer that is computed: in a long step it tells a stuck device from a slow one.
+    pub pulse: Arc<AtomicU64>,
 }
 
 /// The CPU as a device.
@@ -60,13 +70,14 @@ pub struct CpuDevice {
     rope: Option<(RopeConfig, RopeFrequencies)>,
     /// The step's rotations are in the arena.
     rope_ready: bool,
+    pulse: Arc<AtomicU64>,
 }
 
 impl CpuDevice {
     /// Starts the threads and lays out activations and pages for the largest step.
     pub fn new(config: CpuConfig<'_>) -> Result<CpuDevice, DeviceError> {
-        let CpuConfig { isa, threads, model, kv, max_rows, max_logit_rows, float_activations, loader } =
-            config;
+        let CpuConfig { isa, threads, model, kv, max_rows, max_logit_rows, float_activations, .. } = config;
+        let CpuConfig { loader, kv_memory, pulse, .. } = config;
         let setup = |text: String| DeviceError::Setup(text);
         if !isa.available() {
             return Err(setup(format!("this processor does not run {}", isa.name())));
@@ -81,7 +92,7 @@ impl CpuDevice {
             return Err(setup(format!("{} of {} dimensions rotate", model.rope.dimensions, model.head_dim)));
         }
         let widths = Widths::of(model).ok_or_else(|| setup("the heads are too wide".to_owned()))?;
-        let pages = Pages::new(&kv, float_activations)
+        let pages = Pages::new(&kv, float_activations, kv_memory)
             .ok_or_else(|| setup(format!("KV pages cannot be laid out as {kv:?}")))??;
         let arena = Arena::new(&widths, max_rows, max_logit_rows)?;
         let pool = Pool::new(threads).map_err(|source| DeviceError::Threads { threads, source })?;
@@ -100,7 +111,13 @@ impl CpuDevice {
             routing: Routing::default(),
             rope: None,
             rope_ready: false,
+            pulse,
         })
+    }
+
+    /// What weights were read with.
+    pub fn loader(&self) -> &Loader {
+        &self.loader
     }
 
     /// Rows of the step.
@@ -274,6 +291,7 @@ impl Device for CpuDevice {
     }
 
     fn attend(&mut self, layer: usize) {
+        self.pulse.fetch_add(1, Ordering::Relaxed);
         let Pages { layout, memory } = &mut self.pages;
         let (query, key, value) = (&self.arena.query[..], &self.arena.key[..], &self.arena.value[..]);
         let (step, group) = (&self.step, self.limits.group);
@@ -358,6 +376,10 @@ impl Device for CpuDevice {
             add: false,
         };
         multiply(&mut self.compute, &[product]);
+    }
+
+    fn digests(&mut self, spans: &[PageSpan]) -> Result<Vec<u64>, DeviceError> {
+        digests(&mut self.compute, &self.pages, &self.limits.kv, spans)
     }
 
     fn finish(&mut self) -> Result<&[f32], DeviceError> {

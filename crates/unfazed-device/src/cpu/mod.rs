@@ -13,6 +13,7 @@
 //! | `disjoint.rs` | slices that threads write at once, each its own part |
 //! | `arena.rs` | activations of a step, and how many bytes they are |
 //! | `pages.rs` | keys and values in pages |
+//! | `digest.rs` | digests of what pages hold |
 //! | `step.rs` | a batch, checked and cut up |
 //! | `operand.rs` | activations rounded and laid out for matrices |
 //! | `dense.rs` | matrices times all rows |
@@ -25,6 +26,7 @@ mod attention;
 mod compute;
 mod dense;
 mod device;
+mod digest;
 mod disjoint;
 mod feed_forward;
 mod mixture;

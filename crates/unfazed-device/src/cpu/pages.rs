@@ -24,13 +24,19 @@ pub(super) enum Memory {
 }
 
 impl Pages {
-    /// Zeroed pages, or `None` for a shape that cannot be laid out.
-    pub(super) fn new(shape: &KvShape, float: bool) -> Option<Result<Pages, StoreError>> {
+    /// Pages in `given` memory or, without any, zeroed ones; `None` for a shape that cannot be laid out, or not in
+    /// that memory.
+    pub(super) fn new(
+        shape: &KvShape,
+        float: bool,
+        given: Option<Buffer<f16>>,
+    ) -> Option<Result<Pages, StoreError>> {
         let layout = KvLayout::new(shape.layers, shape.kv_heads, shape.head_dim, shape.page_tokens)?;
         let len = layout.page_len().checked_mul(shape.pages)?;
-        let memory = match float {
-            false => Buffer::zeroed("KV pages", len).map(Memory::Half),
-            true => Buffer::zeroed("KV pages", len).map(Memory::Float),
+        let memory = match (float, given) {
+            (false, Some(memory)) => (memory.len() == len).then_some(Ok(Memory::Half(memory)))?,
+            (false, None) => Buffer::zeroed("KV pages", len).map(Memory::Half),
+            (true, _) => Buffer::zeroed("KV pages", len).map(Memory::Float),
         };
         Some(memory.map(|memory| Pages { layout, memory }))
     }

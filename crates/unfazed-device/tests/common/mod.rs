@@ -182,6 +182,8 @@ impl Model {
             max_rows,
             max_logit_rows: max_rows,
             float_activations: float,
+            kv_memory: None,
+            pulse: Arc::default(),
             loader: self.loader(),
         });
         Running::new(self, device.unwrap())

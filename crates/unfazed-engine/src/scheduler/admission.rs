@@ -19,7 +19,14 @@ pub(crate) fn check(submit: &Submit, limits: &Limits) -> Result<(), String> {
     if prompt.len() > context {
         return Err(format!("the prompt has {} tokens, the context holds {context}", prompt.len()));
     }
-    if let Some((position, token)) = prompt.iter().enumerate().find(|(_, token)| **token as usize >= vocab) {
+    let verified = submit.resumed.as_ref().map_or(&[][..], |progress| &progress.tokens);
+    let room = submit.max_tokens.min(context - prompt.len());
+    if verified.len() > room {
+        let count = verified.len();
+        return Err(format!("{count} tokens of the answer are given, it can have {room}"));
+    }
+    let tokens = prompt.iter().chain(verified);
+    if let Some((position, token)) = tokens.enumerate().find(|(_, token)| **token as usize >= vocab) {
         return Err(format!("token {token} at position {position} is not in the vocabulary of {vocab}"));
     }
     for (field, count) in [("logprobs", submit.logprobs), ("prompt_logprobs", submit.prompt_logprobs)] {

@@ -18,4 +18,4 @@ pub(crate) mod queue;
 pub mod share;
 
 pub use limits::Limits;
-pub(crate) use queue::Scheduler;
+pub(crate) use queue::{Scheduler, Submitted};

@@ -3,11 +3,21 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use unfazed_wire::{RequestId, Submit};
+use unfazed_device::PageId;
+use unfazed_wire::{RequestId, Submit, Timings};
 
 use super::{Limits, admission};
+use crate::kept::Found;
 use crate::pages::PageAllocator;
 use crate::sequence::Sequence;
+
+/// What becomes of a request that can be served.
+pub(crate) enum Submitted {
+    /// It waits for its place.
+    Waits,
+    /// Nothing is left to do.
+    Complete(Timings),
+}
 
 /// All sequences, and the pages that they share out.
 #[derive(Debug)]
@@ -29,20 +39,28 @@ impl Scheduler {
     }
 
     /// Queues a request, or says why it can never be served.
-    pub(crate) fn submit(&mut self, submit: Submit, now: Duration) -> Result<(), String> {
+    pub(crate) fn submit(&mut self, submit: Submit, now: Duration) -> Result<Submitted, String> {
         admission::check(&submit, &self.limits)?;
         let mut known = self.waiting.iter().chain(&self.running);
         if known.any(|sequence| sequence.request == submit.request) {
             return Err(format!("request {} is being computed already", submit.request.0));
         }
         let sequence = Sequence::new(submit, self.limits.context, now);
+        if sequence.is_complete() {
+            return Ok(Submitted::Complete(sequence.timings(now)));
+        }
         let (need, have) = (self.pages_for(&sequence), self.pages.total());
         if need > have {
             let positions = sequence.positions();
             return Err(format!("{positions} positions need {need} KV pages and there are {have}"));
         }
         self.waiting.push_back(sequence);
-        Ok(())
+        Ok(Submitted::Waits)
+    }
+
+    /// These pages are given out only when there are no others.
+    pub(crate) fn spare(&mut self, pages: impl IntoIterator<Item = PageId>) {
+        self.pages.spare(pages);
     }
 
     /// Forgets a request; its pages are free at once.
@@ -51,21 +69,29 @@ impl Scheduler {
         self.end_where(|sequence| sequence.request == request);
     }
 
-    /// Lets waiting sequences run while there are places and pages, first come, first served: one that needs many pages
-    /// is not overtaken for ever by those that need few.
-    pub(crate) fn admit(&mut self, now: Duration) {
-        while self.running.len() < self.limits.parallel {
-            let Some(first) = self.waiting.front() else { return };
-            let Some(pages) = self.pages.reserve(self.pages_for(first)) else { return };
-            let Some(mut sequence) = self.waiting.pop_front() else {
-                self.pages.release(pages);
-                return;
-            };
-            sequence.pages = Some(pages);
-            sequence.admitted = now;
-            // Ahead of its first step nobody has waited longer.
-            self.running.push(sequence);
-        }
+    /// The next sequence to run, if there are a place and pages for it: first come, first served, so that one that needs
+    /// many pages is not overtaken for ever by those that need few.
+    pub(crate) fn next(&self) -> Option<&Sequence> {
+        let place = self.running.len() < self.limits.parallel;
+        self.waiting.front().filter(|first| place && self.pages_for(first) <= self.pages.free())
+    }
+
+    /// Lets it run, with the pages that were found to hold its first positions.
+    pub(crate) fn admit(&mut self, found: &Found, now: Duration) -> Option<&Sequence> {
+        let need = self.pages_for(self.waiting.front()?);
+        let pages = self.pages.reserve(need, &found.pages)?;
+        let Some(mut sequence) = self.waiting.pop_front() else {
+            self.pages.release(pages);
+            return None;
+        };
+        // All that were found are free: nobody else reserved pages since.
+        sequence.computed = found.positions;
+        sequence.account = found.account;
+        sequence.pages = Some(pages);
+        sequence.admitted = now;
+        // Ahead of its first step nobody has waited longer.
+        self.running.push(sequence);
+        self.running.last()
     }
 
     /// The running sequences, by the indices of a plan.

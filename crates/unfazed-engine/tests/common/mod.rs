@@ -3,6 +3,7 @@
 
 #![allow(dead_code, unreachable_pub)] // Each test file uses its part.
 
+pub mod any;
 pub mod transcript;
 
 use std::cell::{Cell, RefCell};
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use unfazed_device::{Batch, Device, DeviceError};
+use unfazed_device::{Batch, Device, DeviceError, PageSpan};
 use unfazed_engine::{Clock, Engine, Limits};
 use unfazed_formats::checkpoint::{GgufTokenizer, Layout};
 use unfazed_formats::config::{ExpertConfig, Family, RopeConfig, RopePairing, RopeScaling};
@@ -29,17 +30,28 @@ pub const BREAKS: u32 = VOCAB as u32 - 2;
 /// What the steps of a device were.
 pub type Log = Rc<RefCell<Vec<Batch>>>;
 
+/// Tokens in place of keys and values, for all who have them.
+pub type Pages = Rc<RefCell<Vec<Vec<u32>>>>;
+
 pub struct FakeDevice {
     limits: Limits,
-    pages: Vec<Vec<u32>>,
+    pages: Pages,
     logits: Vec<f32>,
     log: Log,
 }
 
 impl FakeDevice {
     pub fn new(limits: Limits, log: Log) -> FakeDevice {
-        let pages = vec![vec![u32::MAX; limits.page_tokens]; limits.pages];
+        FakeDevice::over(limits, log, FakeDevice::pages(limits))
+    }
+
+    /// A device on pages as another one left them.
+    pub fn over(limits: Limits, log: Log, pages: Pages) -> FakeDevice {
         FakeDevice { limits, pages, logits: Vec::new(), log }
+    }
+
+    pub fn pages(limits: Limits) -> Pages {
+        Rc::new(RefCell::new(vec![vec![u32::MAX; limits.page_tokens]; limits.pages]))
     }
 
     fn check(&self, batch: &Batch) {
@@ -91,14 +103,15 @@ impl Device for FakeDevice {
         self.log.borrow_mut().push(batch.clone());
         self.logits.clear();
         let page_tokens = self.limits.page_tokens;
+        let mut held = self.pages.borrow_mut();
         for row in &batch.rows {
             if row.token == BREAKS {
                 return Err(DeviceError::Batch("broken by the test".into()));
             }
             let pages = &batch.sequences[row.sequence];
-            self.pages[pages[row.position / page_tokens].0 as usize][row.position % page_tokens] = row.token;
+            held[pages[row.position / page_tokens].0 as usize][row.position % page_tokens] = row.token;
             if row.logits {
-                let token = |at: usize| self.pages[pages[at / page_tokens].0 as usize][at % page_tokens];
+                let token = |at: usize| held[pages[at / page_tokens].0 as usize][at % page_tokens];
                 let tokens: Vec<u32> = (0..=row.position).map(token).collect();
                 self.logits.extend(logits_after(&tokens));
             }
@@ -116,6 +129,14 @@ impl Device for FakeDevice {
     fn feed_forward(&mut self, _: &(), _: &(), _: &()) {}
     fn mixture(&mut self, _: &(), _: &(), _: &(), _: &(), _: &ExpertConfig) {}
     fn output(&mut self, _: &(), _: f32, _: &()) {}
+    fn digests(&mut self, spans: &[PageSpan]) -> Result<Vec<u64>, DeviceError> {
+        let held = self.pages.borrow();
+        let digest = |span: &PageSpan| {
+            let page = &held[span.page.0 as usize];
+            page[span.slots.clone()].iter().map(|&token| u64::from(token) << 8 | 1).collect::<Vec<_>>()
+        };
+        Ok(spans.iter().flat_map(digest).collect())
+    }
     fn finish(&mut self) -> Result<&[f32], DeviceError> {
         Ok(&self.logits)
     }
@@ -186,9 +207,12 @@ pub fn checkpoint() -> Checkpoint {
 
 pub fn engine(limits: Limits) -> (Engine<FakeDevice>, Log) {
     let log = Log::default();
-    let mut device = FakeDevice::new(limits, log.clone());
+    (engine_on(limits, FakeDevice::new(limits, log.clone())), log)
+}
+
+pub fn engine_on(limits: Limits, mut device: FakeDevice) -> Engine<FakeDevice> {
     let model = Model::load(&checkpoint(), &mut device).unwrap();
-    (Engine::new(model, device, limits, Isa::best(), Box::<TickClock>::default()), log)
+    Engine::new(model, device, limits, Isa::best(), Box::<TickClock>::default())
 }
 
 pub fn limits() -> Limits {

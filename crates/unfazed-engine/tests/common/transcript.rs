@@ -10,6 +10,8 @@ pub struct Transcript {
     pub logprobs: Vec<TokenLogprobs>,
     pub prompt_logprobs: Vec<TokenLogprobs>,
     pub prefilled: usize,
+    /// Positions found in an earlier engine's pages.
+    pub kept: usize,
     pub end: Option<Result<FinishReason, FailureKind>>,
 }
 
@@ -23,6 +25,7 @@ pub fn transcripts(messages: &[ToFront]) -> BTreeMap<RequestId, Transcript> {
     };
     for message in messages {
         match message {
+            ToFront::Admitted { request, kept, .. } => of(*request, &|t| t.kept = *kept),
             ToFront::Prefill { request, done, .. } => of(*request, &|t| {
                 assert!(*done > t.prefilled);
                 t.prefilled = *done;

@@ -68,10 +68,12 @@ impl Runner {
             max_rows: MAX_ROWS,
             max_logit_rows: MAX_ROWS,
             float_activations: mode == Mode::Float,
+            kv_memory: None,
+            pulse: Arc::default(),
             loader: Loader::new(reader, threads, Box::new(|_| ())),
         };
         let mut device = CpuDevice::new(config).unwrap();
-        let model = sources.load(&mut device, &mut |_| ()).unwrap();
+        let model = sources.load(&mut device).unwrap();
         Runner { device, model, chunk }
     }
 

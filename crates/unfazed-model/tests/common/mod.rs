@@ -6,7 +6,7 @@ pub mod cpu;
 
 use std::collections::BTreeMap;
 
-use unfazed_device::{Batch, Device, DeviceError};
+use unfazed_device::{Batch, Device, DeviceError, PageSpan};
 use unfazed_formats::checkpoint::{GgufTokenizer, Layout};
 use unfazed_formats::config::{ExpertConfig, Family, RopeConfig, RopePairing, RopeScaling};
 use unfazed_formats::{BlockFormat, Checkpoint, Extent, FileId, ModelConfig, TensorInfo, TokenizerSource};
@@ -197,6 +197,9 @@ impl Device for Recorder {
     }
     fn output(&mut self, norm: &String, epsilon: f32, table: &String) {
         self.operations.push(format!("output {norm} {epsilon} {table}"));
+    }
+    fn digests(&mut self, _: &[PageSpan]) -> Result<Vec<u64>, DeviceError> {
+        Err(DeviceError::Batch("the echo device keeps no pages".into()))
     }
     fn finish(&mut self) -> Result<&[f32], DeviceError> {
         self.operations.push("finish".to_owned());

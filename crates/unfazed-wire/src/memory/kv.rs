@@ -85,12 +85,7 @@ impl KvSegment {
 impl PageRecord {
     /// Never zero, which is what fresh memory holds.
     fn check(&self) -> u64 {
-        let mut check = 0x9e37_79b9_7f4a_7c15_u64;
-        for word in [u64::from(self.positions), self.tokens, self.digest] {
-            check = (check ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
-            check ^= check >> 32;
-        }
-        check | 1
+        super::mix([u64::from(self.positions), self.tokens, self.digest]) | 1
     }
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`segment`] | a piece of memory behind a descriptor: made by the front, handed over, sealed |
 //! | [`mapping`] | a segment in an engine's address space |
+//! | [`weights`] | what is where in the memory for weights |
 //! | [`kv`] | what is where in the memory for KV pages |
 //!
 //! The front makes segments and never maps them: whatever an engine does to them, the front reads no byte that could
@@ -13,7 +14,17 @@
 pub mod kv;
 pub mod mapping;
 pub mod segment;
+pub mod weights;
 
 pub use kv::{KvSegment, PageRecord};
 pub use mapping::{Access, Mapping};
 pub use segment::{Segment, SegmentError};
+pub use weights::{WEIGHTS_OFFSET, WeightExtent};
+
+/// Words as one number that changes with every bit of theirs. Against accidents, not against intent.
+pub fn mix<const N: usize>(words: [u64; N]) -> u64 {
+    words.into_iter().fold(0x9e37_79b9_7f4a_7c15, |mixed, word| {
+        let mixed = (mixed ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        mixed ^ (mixed >> 32)
+    })
+}

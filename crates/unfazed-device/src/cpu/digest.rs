@@ -1,0 +1,52 @@
+//! Digests of keys and values in pages.
+
+#![allow(unsafe_code)]
+
+use unfazed_kernels::Isa;
+use unfazed_kernels::attention::{KvBits, KvLayout, digest};
+
+use super::compute::Compute;
+use super::disjoint::Disjoint;
+use super::pages::{Memory, Pages};
+use crate::{DeviceError, KvShape, PageSpan};
+
+/// One digest for each position of the spans, in order.
+pub(super) fn digests(
+    compute: &mut Compute,
+    pages: &Pages,
+    kv: &KvShape,
+    spans: &[PageSpan],
+) -> Result<Vec<u64>, DeviceError> {
+    let mut starts = Vec::with_capacity(spans.len());
+    let mut len = 0;
+    for span in spans {
+        let slots = &span.slots;
+        if span.page.0 as usize >= kv.pages || slots.start > slots.end || slots.end > kv.page_tokens {
+            return Err(DeviceError::Batch(format!("there is no {span:?}")));
+        }
+        starts.push(len);
+        len += slots.len();
+    }
+    let mut all = vec![0; len];
+    let parts = Disjoint::new(&mut all[..]);
+    let isa = compute.isa;
+    compute.units(spans.len(), &|_, unit| {
+        let span = &spans[unit];
+        // SAFETY: each span comes up once, and these are its digests.
+        let part = unsafe { parts.part(starts[unit]..starts[unit] + span.slots.len()) };
+        match &pages.memory {
+            Memory::Half(memory) => page(isa, &pages.layout, &memory[..], span, part),
+            Memory::Float(memory) => page(isa, &pages.layout, &memory[..], span, part),
+        }
+    });
+    Ok(all)
+}
+
+fn page<E: KvBits>(isa: Isa, layout: &KvLayout, memory: &[E], span: &PageSpan, digests: &mut [u64]) {
+    let page = &memory[span.page.0 as usize * layout.page_len()..][..layout.page_len()];
+    for layer in 0..layout.layers() {
+        for head in 0..layout.kv_heads() {
+            digest(isa, layout, &page[layout.block(layer, head)], span.slots.clone(), digests);
+        }
+    }
+}

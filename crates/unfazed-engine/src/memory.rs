@@ -1,0 +1,48 @@
+//! The memory that the front handed over: what an earlier engine has put there is found again.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use unfazed_device::KvShape;
+use unfazed_kernels::attention::KvLayout;
+use unfazed_store::{KvMemory, WeightMemory};
+use unfazed_wire::Start;
+use unfazed_wire::memory::{KvSegment, Segment};
+
+use crate::EngineError;
+use crate::kept::KeptPages;
+use crate::load::refusal;
+
+/// Bytes of an element of a KV page: f16.
+const ELEMENT_BYTES: usize = 2;
+
+/// Memory for weights and KV pages, checked against what the front says of it.
+pub(crate) struct Memory {
+    pub(crate) weights: WeightMemory,
+    pub(crate) kv: Segment,
+}
+
+impl Memory {
+    /// Takes the last two descriptors off: those for weights and for KV pages.
+    pub(crate) fn receive(start: &Start, descriptors: &mut Vec<OwnedFd>) -> Result<Memory, EngineError> {
+        let (Some(kv), Some(weights)) = (descriptors.pop(), descriptors.pop()) else {
+            return Err(refusal("the memory for weights and KV pages was not handed over"));
+        };
+        let weights = Segment::received("weights", weights, start.weight_memory).map_err(refusal)?;
+        let weights = WeightMemory::open(weights)
+            .map_err(|error| refusal(format!("the memory for weights cannot be mapped: {error}")))?;
+        let kv = Segment::received("KV pages", kv, start.kv_memory).map_err(refusal)?;
+        Ok(Memory { weights, kv })
+    }
+}
+
+/// Lays KV pages out, and reads what an earlier engine said of them.
+pub(crate) fn pages(kv: &Segment, shape: &KvShape) -> Result<(KvMemory, KeptPages), EngineError> {
+    let layout = KvLayout::new(shape.layers, shape.kv_heads, shape.head_dim, shape.page_tokens)
+        .ok_or_else(|| refusal(format!("KV pages cannot be laid out as {shape:?}")))?;
+    let page_bytes = layout.page_len().saturating_mul(ELEMENT_BYTES);
+    let sizes = KvSegment { pages: shape.pages, page_bytes };
+    let memory = KvMemory::open(kv, &sizes).map_err(refusal)?;
+    let kept = KeptPages::new(Arc::clone(&memory.mapping), sizes, shape.page_tokens);
+    Ok((memory, kept))
+}
