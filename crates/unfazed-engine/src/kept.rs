@@ -19,6 +19,8 @@ pub struct KeptPages {
     page_tokens: usize,
     /// Free pages that an earlier engine left, by what they hold.
     left: HashMap<Contents, Vec<PageId>>,
+    /// The same the other way round.
+    contents: HashMap<PageId, Contents>,
 }
 
 /// What a page holds: positions after these tokens.
@@ -63,18 +65,21 @@ impl KeptPages {
     /// Reads the records in memory that is laid out as `sizes`, of pages of `page_tokens` positions.
     pub fn new(mapping: Arc<Mapping>, sizes: KvSegment, page_tokens: usize) -> KeptPages {
         let mut left: HashMap<Contents, Vec<PageId>> = HashMap::new();
+        let mut contents = HashMap::new();
         for page in 0..u32::try_from(sizes.pages).unwrap_or(u32::MAX) {
             let Some(record) = sizes.read(&mapping, page as usize) else { continue };
             if record.positions as usize <= page_tokens {
-                left.entry((record.tokens, record.positions)).or_default().push(PageId(page));
+                let held = (record.tokens, record.positions);
+                left.entry(held).or_default().push(PageId(page));
+                contents.insert(PageId(page), held);
             }
         }
-        KeptPages { mapping, sizes, page_tokens, left }
+        KeptPages { mapping, sizes, page_tokens, left, contents }
     }
 
     /// Pages that an earlier engine left.
     pub(crate) fn left(&self) -> impl Iterator<Item = PageId> {
-        self.left.values().flatten().copied()
+        self.contents.keys().copied()
     }
 
     /// Looks for a sequence's positions, from the first on, and checks what it finds. At most `most` count as found:
@@ -145,11 +150,11 @@ impl KeptPages {
 
     /// These pages have a new owner, who writes them: what they held is forgotten, but for the first `kept` of them.
     pub(crate) fn reserved(&mut self, pages: &[PageId], kept: usize) {
-        if !self.left.is_empty() {
-            for of_content in self.left.values_mut() {
-                of_content.retain(|page| !pages.contains(page));
+        for page in pages {
+            let Some(held) = self.contents.remove(page) else { continue };
+            if let Some(same) = self.left.get_mut(&held) {
+                same.retain(|other| other != page);
             }
-            self.left.retain(|_, pages| !pages.is_empty());
         }
         for page in pages.get(kept..).unwrap_or_default() {
             self.sizes.write(&self.mapping, page.0 as usize, PageRecord::default());
