@@ -18,7 +18,7 @@ pub fn memory() -> std::io::Result<Memory> {
     }
     #[cfg(not(target_os = "linux"))]
     {
-        let mut system = sysinfo::System::new();
+        let mut system = sysinfo::System::new().map_err(std::io::Error::other)?;
         system.refresh_memory();
         Ok(Memory { total: system.total_memory(), available: system.available_memory() })
     }
