@@ -28,9 +28,10 @@ pub fn memory() -> std::io::Result<Memory> {
 mod linux {
     use std::fs;
     use std::io;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
     use super::Memory;
+    use crate::cgroup;
 
     /// `root` is `/`, or a folder that looks like it (in tests).
     pub(super) fn memory(root: &Path) -> io::Result<Memory> {
@@ -43,81 +44,24 @@ mod linux {
             })
         };
         let mut memory = Memory { total: field("MemTotal:")?, available: field("MemAvailable:")? };
-        for group in groups(root) {
-            let Some(limit) = number(&group.dir.join(group.limit)) else { continue };
-            let used = number(&group.dir.join(group.usage)).unwrap_or(0);
+        for group in cgroup::groups(root) {
+            let files = group.version.files();
+            let Some(limit) = cgroup::number(&group.dir.join(files.limit)) else { continue };
+            let used = cgroup::number(&group.dir.join(files.usage)).unwrap_or(0);
             // Page cache that is charged to the group is dropped before the limit kills.
-            let cache = stat(&group.dir.join("memory.stat"), group.cache).unwrap_or(0);
+            let cache = cgroup::field(&group.dir.join("memory.stat"), files.cache).unwrap_or(0);
             memory.total = memory.total.min(limit);
             memory.available = memory.available.min(limit.saturating_sub(used.saturating_sub(cache)));
         }
         Ok(memory)
     }
 
-    struct Group {
-        dir: PathBuf,
-        limit: &'static str,
-        usage: &'static str,
-        cache: &'static str,
-    }
-
-    /// The control groups of this process with a memory controller, from its own up to the root, of either version. A
-    /// limit may be set at any level.
-    fn groups(root: &Path) -> Vec<Group> {
-        let own = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-        let mut groups = Vec::new();
-        for line in own.lines() {
-            let mut fields = line.splitn(3, ':');
-            let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next())
-            else {
-                continue;
-            };
-            let (mount, files) = if controllers.is_empty() {
-                ("sys/fs/cgroup", ["memory.max", "memory.current", "inactive_file"])
-            } else if controllers.split(',').any(|c| c == "memory") {
-                let files = ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];
-                ("sys/fs/cgroup/memory", files)
-            } else {
-                continue;
-            };
-            let [limit, usage, cache] = files;
-            let mount = root.join(mount);
-            let inside = mount.join(path.trim_start_matches('/'));
-            // A container may see its group as the mount's root while /proc shows the host's path.
-            let start = if inside.is_dir() { inside } else { mount.clone() };
-            for dir in start.ancestors().take_while(|dir| dir.starts_with(&mount)) {
-                groups.push(Group { dir: dir.to_path_buf(), limit, usage, cache });
-            }
-        }
-        groups
-    }
-
-    /// A file with one number; `None` for `max` and for what is not there.
-    fn number(path: &Path) -> Option<u64> {
-        fs::read_to_string(path).ok()?.trim().parse().ok()
-    }
-
-    fn stat(path: &Path, name: &str) -> Option<u64> {
-        let text = fs::read_to_string(path).ok()?;
-        let line = text.lines().find(|line| line.split_whitespace().next() == Some(name))?;
-        line.split_whitespace().nth(1)?.parse().ok()
-    }
-
     #[cfg(test)]
     mod tests {
         use super::*;
+        use crate::cgroup::machine;
 
         const MEMINFO: &str = "MemTotal:       24000000 kB\nMemFree: 1 kB\nMemAvailable:   20000000 kB\n";
-
-        fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
-            let root = tempfile::tempdir().unwrap();
-            for (path, text) in files {
-                let path = root.path().join(path);
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
-                fs::write(path, text).unwrap();
-            }
-            root
-        }
 
         #[test]
         fn without_control_groups_the_machine_is_the_limit() {
