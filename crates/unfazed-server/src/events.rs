@@ -33,25 +33,84 @@ pub enum Event {
         /// Time left at that rate, in seconds; `null` while unknown.
         eta_s: Option<f64>,
     },
-    /// The model answers.
+    /// The model answers. Sent once; of later engines `engine_ready` tells.
     Ready(Box<Ready>),
+    /// Another engine took the place of one that died.
+    EngineReady {
+        /// Time from its start to ready, in milliseconds.
+        load_ms: f64,
+        /// Bytes of weights that it read from the model's files.
+        read_bytes: u64,
+        /// Bytes of packed weights that it found in memory.
+        kept_bytes: u64,
+    },
     /// An engine process ended without being told to.
     EngineExit {
         /// Its exit code, if it ended by itself.
         code: Option<i32>,
         /// The signal that ended it.
         signal: Option<i32>,
+        /// `signal`, `code`, `out_of_memory` (the kernel ended it), `stalled` (the watchdog did), `link_ended` (it was
+        /// killed, as it had closed its link), `left_behind` (it cannot be ended), `never_started`, `load_failed`,
+        /// `other_build` or `unknown`.
+        cause: &'static str,
         /// What is known about it, for people.
         message: String,
-        /// Requests that ended with it.
+        /// Sequences that go on in the next engine.
+        requests: usize,
+        /// Sequences that ended with it.
         failed_requests: usize,
     },
     /// Another engine will be started.
     EngineRestart {
-        /// Deaths in a row without progress, this one included.
+        /// Deaths in a row without progress, the last one included.
         attempt: u32,
         /// Time until then, in milliseconds.
         wait_ms: u64,
+    },
+    /// An engine goes on with a sequence that another one had begun.
+    RequestResumed {
+        /// Its number.
+        request: u64,
+        /// Tokens of its answer so far.
+        tokens: usize,
+        /// Positions whose keys and values were still there.
+        kept_positions: usize,
+        /// Positions to be computed again before its next token.
+        missing_positions: usize,
+    },
+    /// A sequence may have ended the engine: suspects are tested one at a time.
+    RequestSuspected {
+        /// Its number.
+        request: u64,
+        /// Deaths in a row that look alike, in which it gained nothing.
+        deaths: u32,
+    },
+    /// A sequence ended the engine by itself and was given up.
+    RequestQuarantined {
+        /// Its number.
+        request: u64,
+        /// How often it did.
+        deaths: u32,
+    },
+    /// An engine cannot be ended and keeps its memory.
+    MemoryStruck {
+        /// How much.
+        bytes: u64,
+        /// KV pages that the next engine has.
+        kv_pages: usize,
+    },
+    /// An engine that was left behind has ended.
+    MemoryReturned {
+        /// Bytes that it had kept.
+        bytes: u64,
+    },
+    /// The engine waits for something outside, such as a disk.
+    Waiting {
+        /// What for.
+        what: String,
+        /// Since when, in milliseconds.
+        ms: u64,
     },
     /// The server was told to end: new requests are refused, running ones go on.
     Draining {

@@ -36,6 +36,10 @@ pub struct ServeOptions {
     pub receive_timeout: Duration,
     /// A stream that is silent for this long gets a comment, so that nobody on the way closes it.
     pub keep_alive: Duration,
+    /// An engine that makes no progress for this long, and for 20 of its steps, is killed and replaced.
+    pub stall: Duration,
+    /// How long an engine may wait for storage before it is killed and replaced.
+    pub storage_patience: Duration,
     /// Instruction set by name; `None` lets the engine take the best one.
     pub isa: Option<String>,
 }
@@ -54,6 +58,8 @@ impl Default for ServeOptions {
             body_limit: 32 << 20,
             receive_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(10),
+            stall: Duration::from_secs(5),
+            storage_patience: Duration::from_secs(600),
             isa: None,
         }
     }

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::sync::watch;
 use unfazed_formats::{ByteSource, Checkpoint};
-use unfazed_plan::{PAGE_TOKENS, Plan};
+use unfazed_plan::{PAGE_TOKENS, Plan, needs};
 use unfazed_wire::{ReadyInfo, Start};
 
 use crate::events::{EffectiveSettings, Event, EventSink, Partition, Ready};
@@ -17,7 +17,7 @@ use crate::http::metrics::{Metrics, UPKEEP_EVERY};
 use crate::http::router::{AppState, router};
 use crate::http::{ApiKeys, Callers, listener};
 use crate::model::{Model, refused_chats};
-use crate::supervisor::{Engine, Fatal, Keeper, Launch, Orders, Phase};
+use crate::supervisor::{Engine, Fatal, Keeper, Launch, Limits, Orders, Phase, Sizes};
 use crate::{ServeOptions, ServerError};
 
 /// How long an engine may take to end in good order before it is killed. It has nothing to save.
@@ -47,7 +47,8 @@ pub async fn serve(
     })?;
     let metrics = Arc::new(metrics);
     metrics.kv_pages(plan.pages);
-    let engine = Engine::new(plan.parallel.saturating_add(options.max_queue), Arc::clone(&metrics));
+    let capacity = plan.parallel.saturating_add(options.max_queue);
+    let engine = Engine::new(capacity, Arc::clone(&metrics), Arc::clone(&events));
     // Built before the engine starts: a tokenizer that cannot be is a refusal, and no engine has to be ended for it.
     let model_id = options.model_id.clone();
     let start = start_message(&options, &checkpoint, &plan);
@@ -63,6 +64,8 @@ pub async fn serve(
     let orders = Orders {
         launch: Box::new(launch),
         start,
+        memory: memory_sizes(&checkpoint, &plan),
+        limits: Limits { stall: options.stall, patience: options.storage_patience },
         files: checkpoint.files,
         model: options.model_id.clone(),
         events: Arc::clone(&events),
@@ -178,6 +181,17 @@ async fn bind(options: &ServeOptions) -> Result<(TcpListener, SocketAddr), Serve
     Ok((listener, address))
 }
 
+fn memory_sizes(checkpoint: &Checkpoint, plan: &Plan) -> Sizes {
+    Sizes {
+        weights: plan.weight_bytes.0,
+        scratch: plan.scratch_bytes.0,
+        pages: plan.pages,
+        page_bytes: usize::try_from(needs::page(&checkpoint.config).0).unwrap_or(usize::MAX),
+        least_pages: plan.context.0.div_ceil(PAGE_TOKENS),
+    }
+}
+
+/// The engine's first message. The keeper fills in the memory.
 fn start_message(options: &ServeOptions, checkpoint: &Checkpoint, plan: &Plan) -> Start {
     Start {
         files: checkpoint.files.iter().map(|file| file.name().to_owned()).collect(),

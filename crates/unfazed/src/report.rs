@@ -95,8 +95,8 @@ pub(crate) fn sink(events: bool, bar: LoadingBar, open: bool) -> EventSink {
                 // Nothing is lost if stderr is closed.
                 let _ = writeln!(io::stderr(), "{text}");
             }
-        } else if let Event::Ready(ready) = &event {
-            tracing::info!(url = url(ready), model = ready.model, "ready");
+        } else {
+            log(&event);
         }
         let mut machine = machine.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(stdout) = machine.as_mut()
@@ -107,6 +107,25 @@ pub(crate) fn sink(events: bool, bar: LoadingBar, open: bool) -> EventSink {
             *machine = None;
         }
     })
+}
+
+/// Writes to the log what a person without a terminal of their own should find there.
+pub(crate) fn log(event: &Event) {
+    match event {
+        Event::Ready(ready) => tracing::info!(url = url(ready), model = ready.model, "ready"),
+        // The server ends with the line of an engine that cannot be, and says it once.
+        Event::EngineExit { cause: "load_failed" | "other_build", .. } => {}
+        Event::EngineExit { cause, message, requests, failed_requests, .. } => {
+            tracing::warn!(cause, requests, failed_requests, "the engine stopped: {message}");
+        }
+        Event::EngineReady { load_ms, read_bytes, kept_bytes } => {
+            tracing::info!(load_ms, read_bytes, kept_bytes, "another engine is ready");
+        }
+        Event::RequestResumed { request, tokens, kept_positions, missing_positions } => {
+            tracing::info!(request, tokens, kept_positions, missing_positions, "a request goes on");
+        }
+        _ => {}
+    }
 }
 
 fn is_loopback(address: &str) -> bool {
@@ -124,6 +143,18 @@ fn write_line(stdout: &mut io::Stdout, event: &Event) -> io::Result<()> {
 fn for_people(event: &Event) -> Option<String> {
     match event {
         Event::Ready(ready) => Some(greeting(ready)),
+        Event::EngineExit { cause: "load_failed" | "other_build", .. } => None,
+        Event::EngineExit { message, requests, .. } => {
+            let wait = match requests {
+                0 => String::new(),
+                1 => "; 1 request waits for the next one".to_owned(),
+                _ => format!("; {requests} requests wait for the next one"),
+            };
+            Some(format!("The engine stopped ({message}){wait}."))
+        }
+        Event::EngineReady { load_ms, .. } => {
+            Some(format!("The engine is back after {:.1} s.", load_ms / 1000.0))
+        }
         Event::Draining { requests: 0, .. } => None,
         Event::Draining { requests, limit_ms } => Some(format!(
             "\nFinishing {requests} running {} (at most {} s). Ctrl-C again stops at once.",

@@ -168,7 +168,9 @@ impl From<Failure> for ApiError {
 impl From<Interruption> for ApiError {
     fn from(interruption: Interruption) -> ApiError {
         match interruption {
-            Interruption::EngineDied(message) => ApiError::internal(message).with_code("engine_error"),
+            Interruption::Quarantined(message) => {
+                ApiError::internal(message).with_code("request_kills_engine")
+            }
             Interruption::Shutdown => ApiError::shutting_down(),
         }
     }

@@ -1,22 +1,29 @@
-//! `GET /health`: open to everybody, says nothing but whether requests are answered. Bodies as llama-server's.
+//! `GET /health`: open to everybody, says whether requests are answered and how engines have fared. Errors as
+//! llama-server's.
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use serde_json::json;
 
 use super::router::App;
-use crate::supervisor::Phase;
+use crate::supervisor::Health;
 
-/// Handles the request.
+#[derive(Serialize)]
+struct Body {
+    status: &'static str,
+    #[serde(flatten)]
+    health: Health,
+}
+
+/// Handles the request. Once an engine was ready requests are answered, if need be by the next engine.
 pub(crate) async fn get(State(app): State<App>) -> Response {
-    let message = if app.engine.draining() {
-        "Shutting down"
-    } else if *app.engine.phase().borrow() == Phase::Ready {
-        return Json(json!({"status": "ok"})).into_response();
-    } else {
-        "Loading model"
+    let message = match app.engine.health() {
+        _ if app.engine.draining() => "Shutting down",
+        Some(health) => return Json(Body { status: "ok", health }).into_response(),
+        None => "Loading model",
     };
     let body = json!({"error": {"code": 503, "message": message, "type": "unavailable_error"}});
     (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()

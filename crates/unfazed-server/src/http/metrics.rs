@@ -16,6 +16,7 @@ use super::router::App;
 pub(crate) const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
 const REQUESTS: &str = "unfazed_requests_total";
+const EXITS: &str = "unfazed_engine_exits_total";
 const PHASE_BUCKETS: &[f64] = &[0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0];
 const TOKEN_BUCKETS: &[f64] = &[0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0];
 const METADATA: Metadata<'static> = Metadata::new("unfazed_server", Level::INFO, Some(module_path!()));
@@ -31,6 +32,13 @@ pub(crate) struct Metrics {
     cached_tokens: Counter,
     generated_tokens: Counter,
     restarts: Counter,
+    resumed: Counter,
+    positions_kept: Counter,
+    positions_recomputed: Counter,
+    weights_read: Counter,
+    weights_kept: Counter,
+    quarantined: Counter,
+    struck: Gauge,
     first_token: Histogram,
     per_token: Histogram,
     queue: Histogram,
@@ -65,6 +73,11 @@ impl Metrics {
             Some(Unit::Count),
             "HTTP requests answered, by endpoint and status".into(),
         );
+        recorder.describe_counter(
+            EXITS.into(),
+            Some(Unit::Count),
+            "Engines that ended without being told to, by cause".into(),
+        );
         Ok(Metrics {
             running: describe_gauge("unfazed_requests_running", "Sequences that the engine computes"),
             queued: describe_gauge("unfazed_requests_queued", "Sequences that wait for the engine"),
@@ -78,6 +91,34 @@ impl Metrics {
             restarts: describe_counter(
                 "unfazed_engine_restarts_total",
                 "Engines started after another one's death",
+            ),
+            resumed: describe_counter(
+                "unfazed_requests_resumed_total",
+                "Sequences that another engine went on with",
+            ),
+            positions_kept: describe_counter(
+                "unfazed_positions_kept_total",
+                "Positions of resumed sequences whose keys and values were still there",
+            ),
+            positions_recomputed: describe_counter(
+                "unfazed_positions_recomputed_total",
+                "Positions of resumed sequences that had to be computed before the next token",
+            ),
+            weights_read: describe_counter(
+                "unfazed_weights_read_bytes_total",
+                "Bytes of weights that engines read from the model's files",
+            ),
+            weights_kept: describe_counter(
+                "unfazed_weights_kept_bytes_total",
+                "Bytes of packed weights that engines found in memory",
+            ),
+            quarantined: describe_counter(
+                "unfazed_requests_quarantined_total",
+                "Sequences that were given up because they ended the engine by themselves",
+            ),
+            struck: describe_gauge(
+                "unfazed_memory_struck_bytes",
+                "Bytes held by engines that could not be ended",
             ),
             first_token: describe_histogram(
                 "unfazed_time_to_first_token_seconds",
@@ -110,6 +151,31 @@ impl Metrics {
 
     pub(crate) fn engine_restarted(&self) {
         self.restarts.increment(1);
+    }
+
+    pub(crate) fn engine_exit(&self, cause: &'static str) {
+        let labels = vec![Label::from_static_parts("cause", cause)];
+        self.recorder.register_counter(&Key::from_parts(EXITS, labels), &METADATA).increment(1);
+    }
+
+    /// An engine is ready.
+    pub(crate) fn engine_ready(&self, info: &unfazed_wire::ReadyInfo) {
+        self.weights_read.increment(info.read_bytes);
+        self.weights_kept.increment(info.kept_bytes);
+    }
+
+    pub(crate) fn request_resumed(&self, kept_positions: usize, missing_positions: usize) {
+        self.resumed.increment(1);
+        self.positions_kept.increment(kept_positions as u64);
+        self.positions_recomputed.increment(missing_positions as u64);
+    }
+
+    pub(crate) fn request_quarantined(&self) {
+        self.quarantined.increment(1);
+    }
+
+    pub(crate) fn memory_struck(&self, bytes: u64) {
+        self.struck.set(bytes as f64);
     }
 
     pub(crate) fn generated_token(&self) {

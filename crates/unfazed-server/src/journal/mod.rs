@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use tokio::sync::mpsc::UnboundedSender;
-use unfazed_wire::{RequestId, Submit};
+use unfazed_wire::{Progress, RequestId, Submit};
 
-use crate::supervisor::Update;
+use crate::supervisor::{Suspicion, Update};
 
-/// How far a sequence has come.
+/// Where a sequence is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// No engine has it.
@@ -26,11 +26,49 @@ pub(crate) struct Record {
     pub(crate) submit: Submit,
     /// Tokens verified so far.
     pub(crate) tokens: Vec<u32>,
-    /// How far it has come.
+    /// Prompt tokens whose log probabilities were told so far.
+    pub(crate) prompt_logprobs: usize,
+    /// Prompt positions computed, by the engine that got furthest.
+    pub(crate) prefilled: usize,
+    /// Some engine has begun it.
+    pub(crate) begun: bool,
+    /// Where it is.
     pub(crate) stage: Stage,
+    /// It got further in the engine that has it than in all before.
+    pub(crate) gained: bool,
+    /// What speaks against it.
+    pub(crate) suspicion: Suspicion,
     /// Where its client listens. Unbounded, as the engine must never wait for a client; it holds at most the
     /// `max_tokens` that were admitted.
     pub(crate) updates: UnboundedSender<Update>,
+}
+
+impl Record {
+    /// A sequence that no engine had yet.
+    pub(crate) fn new(submit: Submit, updates: UnboundedSender<Update>) -> Record {
+        Record {
+            submit,
+            tokens: Vec::new(),
+            prompt_logprobs: 0,
+            prefilled: 0,
+            begun: false,
+            stage: Stage::Waiting,
+            gained: false,
+            suspicion: Suspicion::default(),
+            updates,
+        }
+    }
+
+    /// The request as an engine gets it: from where it stands, if an engine has begun it.
+    pub(crate) fn to_submit(&self) -> Submit {
+        let progress = || Progress { tokens: self.tokens.clone(), prompt_logprobs: self.prompt_logprobs };
+        Submit { resumed: self.begun.then(progress), ..self.submit.clone() }
+    }
+
+    /// Tells the client's side; one that has left hears nothing.
+    pub(crate) fn tell(&self, update: Update) {
+        let _ = self.updates.send(update);
+    }
 }
 
 /// All sequences that have not ended, in the order of their arrival (ids only grow).
@@ -56,16 +94,21 @@ impl Journal {
         self.records.len()
     }
 
+    /// Sequences that the engine computes.
     pub(crate) fn running(&self) -> usize {
-        self.records.values().filter(|record| record.stage == Stage::Running).count()
+        self.iter().filter(|record| record.stage == Stage::Running).count()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Record> {
+        self.records.values()
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Record> {
         self.records.values_mut()
     }
 
-    /// Takes out the records that `choose` picks, in order.
-    pub(crate) fn take_if(&mut self, mut choose: impl FnMut(&mut Record) -> bool) -> Vec<Record> {
-        self.records.extract_if(.., |_, record| choose(record)).map(|(_, record)| record).collect()
+    /// Takes out all of them, in order.
+    pub(crate) fn take_all(&mut self) -> Vec<Record> {
+        std::mem::take(&mut self.records).into_values().collect()
     }
 }

@@ -1,39 +1,68 @@
 //! One engine from its start to its end.
 
-use std::fmt;
+use std::io;
+use std::net::Shutdown;
 use std::os::fd::AsFd;
-use std::sync::{Arc, mpsc};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use unfazed_formats::checkpoint::FILES_MAX;
 use unfazed_wire::link::{self, LinkError, Receiver, Sender};
-use unfazed_wire::{BUILD_ID, ReadyInfo, ToEngine, ToFront};
+use unfazed_wire::{BUILD_ID, ReadyInfo, Start, ToEngine, ToFront};
 
-use super::Process;
-use super::engine::{Phase, Shared};
-use super::keeper::Orders;
+use super::memory::{self, Given, Memory};
+use super::state::Shared;
+use super::watchdog::Watch;
+use super::{Orders, Phase, Process};
 use crate::events::Event;
 
 /// Shortest time between two `loading` events.
 const LOADING_EVERY: Duration = Duration::from_millis(200);
+/// Descriptors of memory beside those of files.
+const SEGMENTS: usize = 2;
 
 // A model that can be opened can be handed over.
-const _: () = assert!(FILES_MAX <= link::MAX_DESCRIPTORS);
+const _: () = assert!(FILES_MAX + SEGMENTS <= link::MAX_DESCRIPTORS);
+
+/// An engine's process and our end of its link.
+pub(super) struct Running {
+    pub(super) process: Arc<dyn Process>,
+    socket: UnixStream,
+}
+
+impl Running {
+    /// Ends the process and the link: whoever waits for the engine's next message wakes up, even if the process cannot
+    /// be ended.
+    pub(super) fn kill(&self) {
+        self.process.kill();
+        self.hang_up();
+    }
+
+    fn hang_up(&self) {
+        // Fails where the engine's end is closed already, which is as good.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+}
 
 /// What is left of an engine.
 pub(super) struct Life {
     /// Its process, if there ever was one.
-    pub(super) process: Option<Arc<dyn Process>>,
+    pub(super) running: Option<Arc<Running>>,
     pub(super) end: End,
+    /// The watchdog killed it.
+    pub(super) stalled: bool,
     pub(super) was_ready: bool,
-    /// It made a token.
+    /// Some sequence got further than ever.
     pub(super) progressed: bool,
 }
 
 /// Why a life ended.
 pub(super) enum End {
-    /// It died, was killed or stopped talking sense.
+    /// Its link ended; how the process did says more.
+    Gone,
+    /// It could not be started, stalled or stopped talking sense.
     Died(String),
     /// It says that the model cannot be loaded.
     LoadFailed(String),
@@ -41,114 +70,173 @@ pub(super) enum End {
     OtherBuild(String),
 }
 
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            End::Died(message) | End::LoadFailed(message) => f.write_str(message),
-            End::OtherBuild(build) => write!(f, "it is build {build:?}, not {BUILD_ID:?}"),
+/// Starts an engine and follows it to its end.
+pub(super) fn live(shared: &Shared, orders: &Orders, memory: &Mutex<Memory>) -> Life {
+    shared.phase.send_replace(Phase::Loading);
+    let mut life =
+        Life { running: None, end: End::Gone, stalled: false, was_ready: false, progressed: false };
+    let given = memory.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let started = given.map_err(|error| error.to_string()).and_then(|given| {
+        let (socket, running) =
+            start(shared, orders).map_err(|error| format!("it cannot be started: {error}"))?;
+        Ok((given, socket, running))
+    });
+    match started {
+        Ok((given, socket, running)) => {
+            shared.metrics.kv_pages(given.pages);
+            follow(shared, orders, memory, &given, socket, &running, &mut life);
+            life.running = Some(running);
         }
+        Err(message) => life.end = End::Died(message),
     }
+    life
 }
 
-/// Starts an engine and follows it to its end.
-pub(super) fn live(shared: &Shared, orders: &Orders) -> Life {
-    shared.phase.send_replace(Phase::Loading);
-    let mut life = Life { process: None, end: End::Died(String::new()), was_ready: false, progressed: false };
-    let (socket, process) = match orders.launch.launch() {
-        Ok(started) => started,
-        Err(error) => {
-            life.end = End::Died(format!("it cannot be started: {error}"));
-            return life;
-        }
-    };
-    life.process = Some(Arc::clone(&process));
-    {
-        let mut state = shared.lock();
-        if state.stopping {
-            process.kill();
-        }
-        state.process = Some(process);
+fn start(shared: &Shared, orders: &Orders) -> io::Result<(UnixStream, Arc<Running>)> {
+    let (socket, process) = orders.launch.launch()?;
+    let running = socket.try_clone().map(|socket| Running { process: Arc::clone(&process), socket });
+    let running = Arc::new(running.inspect_err(|_| process.kill())?);
+    let mut state = shared.lock();
+    if state.stopping {
+        running.kill();
     }
-    let end = link::split(socket).map_err(LinkError::from).and_then(|(sender, mut receiver)| {
-        let end = talk(shared, orders, sender, &mut receiver, &mut life);
+    state.running = Some(Arc::clone(&running));
+    Ok((socket, running))
+}
+
+/// Talks to a started engine until its link ends, under the eyes of the watchdog.
+fn follow(
+    shared: &Shared,
+    orders: &Orders,
+    memory: &Mutex<Memory>,
+    given: &Given,
+    socket: UnixStream,
+    running: &Running,
+    life: &mut Life,
+) {
+    let watch = &Watch::new(orders.limits);
+    let busy = || {
+        memory::reclaim(memory, shared);
+        shared.lock().engine_is_busy()
+    };
+    let end = thread::scope(|scope| {
+        let (alive, ended) = mpsc::channel();
+        let guard = move || watch.keep(&ended, busy, || running.kill());
+        let watchdog = thread::Builder::new().name("watchdog".to_owned());
+        watchdog.spawn_scoped(scope, guard).map_err(LinkError::from)?;
+        let (sender, mut receiver) = link::split(socket)?;
+        let end = Talk { shared, orders, given, watch, life }.hold(sender, &mut receiver);
         // An engine that hangs in a write would never see its socket end otherwise.
-        drop(receiver);
+        running.hang_up();
+        drop(alive);
         end
     });
     shared.lock().link = None;
     life.end = end.unwrap_or_else(|error| End::Died(error.to_string()));
-    life
+    if let Some(stall) = watch.stall() {
+        life.stalled = true;
+        life.end = End::Died(stall.to_string());
+    }
 }
 
-fn talk(
-    shared: &Shared,
-    orders: &Orders,
-    mut sender: Sender,
-    receiver: &mut Receiver,
-    life: &mut Life,
-) -> Result<End, LinkError> {
-    match receiver.receive()? {
-        Some(ToFront::Hello { build_id }) if build_id == BUILD_ID => {}
-        Some(ToFront::Hello { build_id }) => return Ok(End::OtherBuild(build_id)),
-        Some(_) => return Ok(End::Died("it did not say which build it is".to_owned())),
-        None => return Ok(End::Died("it closed its link before a word".to_owned())),
-    }
-    let descriptors: Vec<_> = orders.files.iter().map(|file| file.file().as_fd()).collect();
-    sender.send_with_descriptors(&ToEngine::Start(Box::new(orders.start.clone())), &descriptors)?;
-    let mut loading = Loading::new(orders);
-    // Taken by the writer's thread once the engine is ready.
-    let mut sender = Some(sender);
-    while let Some(message) = receiver.receive()? {
-        match message {
-            ToFront::Loading { done, total } => loading.tell(done, total),
-            ToFront::LoadFailed(failure) => return Ok(End::LoadFailed(failure.message)),
-            ToFront::Ready(info) => {
-                let Some(sender) = sender.take() else { continue };
-                open(shared, sender)?;
-                life.was_ready = true;
-                announce(shared, orders, &info);
-            }
-            message => {
-                life.progressed |= matches!(message, ToFront::Tokens(_) | ToFront::Finished { .. });
-                shared.dispatch(message);
+/// A conversation with an engine.
+struct Talk<'a> {
+    shared: &'a Shared,
+    orders: &'a Orders,
+    given: &'a Given,
+    watch: &'a Watch,
+    life: &'a mut Life,
+}
+
+impl Talk<'_> {
+    fn hold(mut self, mut sender: Sender, receiver: &mut Receiver) -> Result<End, LinkError> {
+        match self.next(receiver)? {
+            Some(ToFront::Hello { build_id }) if build_id == BUILD_ID => {}
+            Some(ToFront::Hello { build_id }) => return Ok(End::OtherBuild(build_id)),
+            Some(_) => return Ok(End::Died("it did not say which build it is".to_owned())),
+            None => return Ok(End::Gone),
+        }
+        let files = self.orders.files.iter().map(|file| file.file().as_fd());
+        let descriptors: Vec<_> = files.chain([self.given.weights.as_fd(), self.given.kv.as_fd()]).collect();
+        sender.send_with_descriptors(&ToEngine::Start(Box::new(self.start_message())), &descriptors)?;
+        let mut loading = Loading::new(self.orders);
+        // Taken by the writer's thread once the engine is ready.
+        let mut sender = Some(sender);
+        while let Some(message) = self.next(receiver)? {
+            match message {
+                ToFront::Loading { done, total } => loading.tell(done, total),
+                ToFront::LoadFailed(failure) => return Ok(End::LoadFailed(failure.message)),
+                ToFront::Ready(info) => {
+                    let Some(sender) = sender.take() else { continue };
+                    self.ready(sender, &info)?;
+                }
+                message => self.life.progressed |= self.shared.dispatch(message),
             }
         }
+        Ok(End::Gone)
     }
-    Ok(End::Died("its link ended".to_owned()))
-}
 
-/// Opens the way to a ready engine and sends what waited for it.
-fn open(shared: &Shared, mut sender: Sender) -> Result<(), LinkError> {
-    let (link, outgoing) = mpsc::channel::<ToEngine>();
-    // The HTTP side must never block on an engine's socket, so a thread does. It ends with the link's last sender, or
-    // with the engine.
-    thread::Builder::new().name("to-engine".to_owned()).spawn(move || {
-        for message in outgoing {
-            if let Err(error) = sender.send(&message) {
-                tracing::debug!(%error, "the engine does not listen");
+    /// The next message, which the watchdog hears of.
+    fn next(&self, receiver: &mut Receiver) -> Result<Option<ToFront>, LinkError> {
+        let message = receiver.receive()?;
+        if let Some(message) = &message
+            && self.watch.hear(message)
+            && let ToFront::Waiting { what, ms } = message
+        {
+            tracing::warn!(ms, "the engine waits for {what}");
+            (self.orders.events)(Event::Waiting { what: what.clone(), ms: *ms });
+        }
+        Ok(message)
+    }
+
+    fn start_message(&self) -> Start {
+        Start {
+            pages: self.given.pages,
+            weight_memory: self.given.weights.len(),
+            kv_memory: self.given.kv.len(),
+            ..self.orders.start.clone()
+        }
+    }
+
+    /// Opens the way to a ready engine and sends what waited for it.
+    fn ready(&mut self, mut sender: Sender, info: &ReadyInfo) -> Result<(), LinkError> {
+        self.life.was_ready = true;
+        let (link, outgoing) = mpsc::channel::<ToEngine>();
+        // The HTTP side must never block on an engine's socket, so a thread does. It ends with the link's last sender,
+        // or with the engine.
+        thread::Builder::new().name("to-engine".to_owned()).spawn(move || {
+            for message in outgoing {
+                if let Err(error) = sender.send(&message) {
+                    tracing::debug!(%error, "the engine does not listen");
+                    return;
+                }
+            }
+        })?;
+        self.shared.engine_ready(link);
+        self.announce(info);
+        if cfg!(target_os = "linux") && !memory::is_sealed(&self.given.weights) {
+            tracing::warn!("the engine did not seal its weights: another engine's fault could reach them");
+        }
+        Ok(())
+    }
+
+    fn announce(&self, info: &ReadyInfo) {
+        let first = {
+            let mut state = self.shared.lock();
+            if state.stopping {
                 return;
             }
-        }
-    })?;
-    let mut state = shared.lock();
-    if state.stopping {
-        let _ = link.send(ToEngine::Shutdown);
-        return Ok(());
+            !std::mem::replace(&mut state.standing.ever_ready, true)
+        };
+        self.shared.phase.send_replace(Phase::Ready);
+        self.shared.metrics.engine_ready(info);
+        let &ReadyInfo { load_ms, read_bytes, kept_bytes, .. } = info;
+        (self.orders.events)(if first {
+            (self.orders.ready)(info)
+        } else {
+            Event::EngineReady { load_ms, read_bytes, kept_bytes }
+        });
     }
-    for record in state.journal.iter_mut() {
-        record.hand_over(&link);
-    }
-    state.link = Some(link);
-    shared.note(&state);
-    Ok(())
-}
-
-fn announce(shared: &Shared, orders: &Orders, info: &ReadyInfo) {
-    if shared.lock().stopping {
-        return;
-    }
-    shared.phase.send_replace(Phase::Ready);
-    (orders.events)((orders.ready)(info));
 }
 
 /// Turns progress of loading into events, not too many.

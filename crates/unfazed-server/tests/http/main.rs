@@ -5,6 +5,7 @@
 
 mod chat;
 mod completions;
+mod deaths;
 mod fake_engine;
 mod lifecycle;
 mod refusals;

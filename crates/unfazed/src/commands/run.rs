@@ -19,7 +19,7 @@ use crate::chat::endpoint::Endpoint;
 use crate::chat::session::{AnswerFlags, Session};
 use crate::chat::terminal::{self, INTERRUPTED};
 use crate::flags::{LogFlags, ModelFlags};
-use crate::report::LoadingBar;
+use crate::report::{self, LoadingBar};
 use crate::{launch, logging};
 
 const EXAMPLES: &str = "\
@@ -178,6 +178,7 @@ fn port_when_ready(bar: LoadingBar) -> (EventSink, oneshot::Receiver<u16>) {
     let send = Mutex::new(Some(send));
     let sink: EventSink = Arc::new(move |event| {
         bar.follow(&event);
+        report::log(&event);
         if let Event::Ready(ready) = &event
             && let Some(send) = send.lock().unwrap_or_else(PoisonError::into_inner).take()
         {

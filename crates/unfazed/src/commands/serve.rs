@@ -40,6 +40,9 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     access: AccessFlags,
 
+    #[command(flatten)]
+    watch: WatchFlags,
+
     /// Write events to stdout, one JSON object a line; auto: when stdout is not a terminal
     #[arg(long, value_name = "WHEN", default_value = "auto", help_heading = "Events and logs")]
     events: EventsWhen,
@@ -88,6 +91,18 @@ struct AccessFlags {
     allowed_host: Vec<String>,
 }
 
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Watching the engine")]
+struct WatchFlags {
+    /// Replace an engine that makes no progress for so many milliseconds, and for 20 of its steps
+    #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(100..))]
+    stall_ms: u64,
+
+    /// Replace an engine that waits for storage for so long
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    storage_patience: u64,
+}
+
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let bar = LoadingBar::new();
     logging::start(&args.log, logging::SERVER, Some(bar.bars()))?;
@@ -102,6 +117,8 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         model_id: args.alias.clone().unwrap_or_else(|| prepared.model_name().to_owned()),
         drain: Duration::from_secs(args.network.drain_seconds),
         max_queue: args.network.max_queue,
+        stall: Duration::from_millis(args.watch.stall_ms),
+        storage_patience: Duration::from_secs(args.watch.storage_patience),
         isa: args.model.isa.clone(),
         ..ServeOptions::default()
     };

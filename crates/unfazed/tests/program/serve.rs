@@ -166,7 +166,7 @@ fn a_killed_engine_is_replaced_and_the_server_answers_the_same_again() {
     let before = server.ask("Tell me about rain.", 12);
     signal_to(server.engine(), Signal::KILL);
     assert_eq!(server.event("engine_exit")["signal"], 9);
-    server.event("ready");
+    server.event("engine_ready");
     assert_eq!(server.ask("Tell me about rain.", 12), before);
 }
 

@@ -59,10 +59,12 @@ pub(crate) struct Choice {
     metrics: Arc<Metrics>,
 }
 
-/// The front's own times, for answers that end here and not in the engine.
+/// The front's own times, for answers that end here and not in the engine, or that several engines made.
 struct Clock {
     arrived: Instant,
     first_token: Option<Instant>,
+    /// The last engine knows its own part only.
+    resumed: bool,
     prompt_tokens: usize,
     tokens: usize,
 }
@@ -80,7 +82,13 @@ impl Choice {
             prompt_scores: Vec::new(),
             scored_ends: script.scored_ends,
             ready: VecDeque::new(),
-            clock: Clock { arrived, first_token: None, prompt_tokens: script.prompt_tokens, tokens: 0 },
+            clock: Clock {
+                arrived,
+                first_token: None,
+                resumed: false,
+                prompt_tokens: script.prompt_tokens,
+                tokens: 0,
+            },
             metrics,
         }
     }
@@ -113,13 +121,14 @@ impl Choice {
                     self.show_echo()?;
                     self.take(token);
                 }
+                Some(Update::Resumed) => self.clock.resumed = true,
                 Some(Update::Finished(reason, timings)) => {
                     self.show_echo()?;
                     self.metrics.queued(timings.queue_ms);
                     let rest = self.visible.finish();
                     let reason = if self.visible.stopped() { FinishReason::Stop } else { reason };
                     self.show(rest);
-                    self.end(reason, timings);
+                    self.end(reason, self.clock.whole(timings));
                 }
                 Some(Update::Failed(failure)) => return Err(failure.into()),
                 Some(Update::Interrupted(interruption)) => return Err(interruption.into()),
@@ -199,8 +208,17 @@ impl Choice {
 }
 
 impl Clock {
+    /// The engine's counts and times; of an answer that several engines made, the whole times.
+    fn whole(&self, timings: Timings) -> Timings {
+        if !self.resumed {
+            return timings;
+        }
+        let Timings { prompt_ms, predicted_ms, .. } = self.timings();
+        Timings { prompt_ms, predicted_ms, ..timings }
+    }
+
     fn timings(&self) -> Timings {
-        let first = self.first_token.unwrap_or(self.arrived);
+        let first = self.first_token.unwrap_or_else(Instant::now);
         Timings {
             queue_ms: 0.0,
             cached_tokens: 0,

@@ -1,0 +1,71 @@
+//! How engines have fared, for `/health`.
+
+use serde::Serialize;
+
+use super::cause::Cause;
+use super::{Engine, Exit, Phase};
+
+/// What the state keeps of it.
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    /// An engine was ready.
+    pub(super) ever_ready: bool,
+    /// Engines started after another one's death.
+    pub(super) restarts: u64,
+    last_exit: Option<LastExit>,
+    /// Bytes held by engines that could not be reaped.
+    pub(super) struck_bytes: u64,
+    /// Deaths in a row since anything progressed.
+    pub(super) attempt: u32,
+}
+
+impl Standing {
+    pub(super) fn died(&mut self, cause: Cause, exit: Exit) {
+        self.last_exit = Some(LastExit { cause: cause.name(), code: exit.code, signal: exit.signal });
+    }
+}
+
+/// How the last engine that died did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct LastExit {
+    cause: &'static str,
+    code: Option<i32>,
+    signal: Option<i32>,
+}
+
+/// How it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum EngineState {
+    /// Requests are computed.
+    Ready,
+    /// They are, with less memory than planned, one suspect at a time, or by an engine that took several starts.
+    Degraded,
+    /// They wait for the next engine.
+    Restarting,
+}
+
+/// What `/health` says of a server that answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Health {
+    state: EngineState,
+    restarts: u64,
+    last_exit: Option<LastExit>,
+    struck_bytes: u64,
+}
+
+impl Engine {
+    /// How it goes; `None` until an engine was ready for the first time.
+    pub(crate) fn health(&self) -> Option<Health> {
+        let state = self.shared.lock();
+        let standing = &state.standing;
+        let troubled = standing.struck_bytes > 0 || standing.attempt > 1 || state.has_suspects();
+        let engine = match (&*self.shared.phase.borrow(), troubled) {
+            (Phase::Ready, false) => EngineState::Ready,
+            (Phase::Ready, true) => EngineState::Degraded,
+            _ => EngineState::Restarting,
+        };
+        let &Standing { restarts, last_exit, struck_bytes, .. } = standing;
+        standing.ever_ready.then_some(Health { state: engine, restarts, last_exit, struck_bytes })
+    }
+}

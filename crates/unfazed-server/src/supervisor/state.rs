@@ -1,0 +1,252 @@
+//! What the keeper's thread and the HTTP side share: the journal, the way to the ready engine, and how engines fare.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+
+use tokio::sync::watch;
+use unfazed_wire::{RequestId, ToEngine, ToFront, TokenEvent};
+
+use super::cause::Cause;
+use super::fate::{self, Aftermath};
+use super::health::Standing;
+use super::life::Running;
+use super::{Exit, Phase, Refused, Update, quarantine};
+use crate::events::{Event, EventSink};
+use crate::http::metrics::Metrics;
+use crate::journal::{Journal, Record, Stage};
+
+/// What both share.
+pub(super) struct Shared {
+    state: Mutex<State>,
+    /// Wakes the keeper out of its back-off.
+    pub(super) wake: Condvar,
+    pub(super) phase: watch::Sender<Phase>,
+    /// Sequences in the journal, for whoever waits for the last one to end.
+    pub(super) load: watch::Sender<usize>,
+    pub(super) capacity: usize,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) events: EventSink,
+}
+
+/// Everything behind the lock.
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) journal: Journal,
+    /// To the engine, while one is ready.
+    pub(super) link: Option<mpsc::Sender<ToEngine>>,
+    /// The engine, from its start until it is reaped or left behind.
+    pub(super) running: Option<Arc<Running>>,
+    /// No new sequences.
+    pub(super) draining: bool,
+    /// No new engines.
+    pub(super) stopping: bool,
+    pub(super) next_request: u64,
+    pub(super) standing: Standing,
+}
+
+impl Shared {
+    pub(super) fn new(capacity: usize, metrics: Arc<Metrics>, events: EventSink) -> Shared {
+        Shared {
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            phase: watch::Sender::new(Phase::Loading),
+            load: watch::Sender::new(0),
+            capacity,
+            metrics,
+            events,
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing under this lock panics half-way through a change; a poisoned lock is as good as a sound one.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows the journal's state to those who wait for it and to the metrics.
+    pub(super) fn note(&self, state: &State) {
+        let running = state.journal.running();
+        self.metrics.sequences(running, state.journal.len() - running);
+        self.load.send_replace(state.journal.len());
+    }
+
+    /// An engine is ready: what waits goes to it, as far as quarantine allows.
+    pub(super) fn engine_ready(&self, link: mpsc::Sender<ToEngine>) {
+        let mut state = self.lock();
+        if state.stopping {
+            let _ = link.send(ToEngine::Shutdown);
+            return;
+        }
+        state.link = Some(link);
+        state.hand_over();
+        self.note(&state);
+    }
+
+    /// Passes an engine's news on. News of a sequence that was left, or that this engine does not have, is dropped. True
+    /// if a sequence got further than ever.
+    pub(super) fn dispatch(&self, message: ToFront) -> bool {
+        let mut event = None;
+        let mut state = self.lock();
+        let gained = match message {
+            ToFront::Admitted { request, kept, missing } => {
+                event = state.admitted(request, kept, missing);
+                false
+            }
+            ToFront::Prefill { request, done, .. } => state.advance(request, |record| {
+                let further = done > record.prefilled;
+                record.prefilled = record.prefilled.max(done);
+                further
+            }),
+            ToFront::PromptLogprobs { request, tokens } => state.advance(request, |record| {
+                record.prompt_logprobs = record.prompt_logprobs.saturating_add(tokens.len());
+                record.tell(Update::PromptLogprobs(tokens));
+                true
+            }),
+            ToFront::Tokens(tokens) => {
+                // Every one of them, not just up to the first that is a gain.
+                tokens.into_iter().fold(false, |gained, event| state.token(event) | gained)
+            }
+            ToFront::Finished { request, reason, timings } => {
+                state.end(request, Update::Finished(reason, timings))
+            }
+            ToFront::Failed { request, failure } => state.end(request, Update::Failed(failure)),
+            ToFront::Hello { .. }
+            | ToFront::Loading { .. }
+            | ToFront::Working
+            | ToFront::Waiting { .. }
+            | ToFront::Ready(_)
+            | ToFront::LoadFailed(_) => false,
+        };
+        if gained {
+            state.standing.attempt = 0;
+        }
+        self.note(&state);
+        drop(state);
+        if let Some(event) = event {
+            self.tell_of_resumed(event);
+        }
+        gained
+    }
+
+    fn tell_of_resumed(&self, event: Event) {
+        if let Event::RequestResumed { kept_positions, missing_positions, .. } = event {
+            self.metrics.request_resumed(kept_positions, missing_positions);
+        }
+        (self.events)(event);
+    }
+
+    /// An engine is gone: decides about its sequences.
+    pub(super) fn engine_died(&self, cause: Cause, exit: Exit) -> Aftermath {
+        let mut state = self.lock();
+        state.link = None;
+        state.running = None;
+        state.standing.died(cause, exit);
+        let aftermath = fate::after_death(&mut state.journal, cause);
+        self.note(&state);
+        aftermath
+    }
+}
+
+impl State {
+    pub(super) fn check(&self, count: usize, capacity: usize) -> Result<(), Refused> {
+        if self.draining || self.stopping {
+            Err(Refused::ShuttingDown)
+        } else if self.journal.len().saturating_add(count) > capacity {
+            Err(Refused::QueueFull)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether the engine has something to do: it loads, or has sequences.
+    pub(super) fn engine_is_busy(&self) -> bool {
+        !self.stopping
+            && (self.link.is_none() || self.journal.iter().any(|record| record.stage != Stage::Waiting))
+    }
+
+    /// Whether sequences are tested one at a time.
+    pub(super) fn has_suspects(&self) -> bool {
+        self.journal.iter().any(|record| record.suspicion.is_suspect())
+    }
+
+    /// Gives the ready engine, if there is one, what it may have.
+    pub(super) fn hand_over(&mut self) {
+        let Some(link) = &self.link else { return };
+        for request in quarantine::admissible(&self.journal) {
+            if let Some(record) = self.journal.get_mut(request) {
+                record.stage = Stage::Queued;
+                record.gained = false;
+                // A send to an engine that just died is as good as a death right after it.
+                let _ = link.send(ToEngine::Submit(Box::new(record.to_submit())));
+            }
+        }
+    }
+
+    /// A sequence that the engine has.
+    fn handed_over(&mut self, request: RequestId) -> Option<&mut Record> {
+        self.journal.get_mut(request).filter(|record| record.stage != Stage::Waiting)
+    }
+
+    fn admitted(&mut self, request: RequestId, kept: usize, missing: usize) -> Option<Event> {
+        let record = self.handed_over(request)?;
+        record.stage = Stage::Running;
+        if !std::mem::replace(&mut record.begun, true) {
+            return None;
+        }
+        record.tell(Update::Resumed);
+        Some(Event::RequestResumed {
+            request: request.0,
+            tokens: record.tokens.len(),
+            kept_positions: kept,
+            missing_positions: missing,
+        })
+    }
+
+    /// Takes note of news about a running sequence; `change` says whether it got further than ever. A suspect that does
+    /// is none any more, and what waits for it is handed over.
+    fn advance(&mut self, request: RequestId, change: impl FnOnce(&mut Record) -> bool) -> bool {
+        let Some(record) = self.handed_over(request) else { return false };
+        (record.stage, record.begun) = (Stage::Running, true);
+        let gained = change(record);
+        record.gained |= gained;
+        if gained && record.suspicion.clear() {
+            self.hand_over();
+        }
+        gained
+    }
+
+    fn token(&mut self, event: TokenEvent) -> bool {
+        self.advance(event.request, |record| {
+            record.tokens.push(event.token);
+            record.tell(Update::Token(event));
+            true
+        })
+    }
+
+    /// A sequence ends. Waiting suspects may have waited for it.
+    fn end(&mut self, request: RequestId, update: Update) -> bool {
+        if self.handed_over(request).is_none() {
+            return false;
+        }
+        if let Some(record) = self.journal.remove(request) {
+            record.tell(update);
+        }
+        self.hand_over();
+        true
+    }
+
+    /// A sequence was left by its client.
+    pub(super) fn leave(&mut self, request: RequestId) -> Option<Record> {
+        let record = self.journal.remove(request)?;
+        self.cancel(&record);
+        self.hand_over();
+        Some(record)
+    }
+
+    pub(super) fn cancel(&self, record: &Record) {
+        if record.stage != Stage::Waiting
+            && let Some(link) = &self.link
+        {
+            // A link whose engine just died has nobody to tell.
+            let _ = link.send(ToEngine::Cancel(record.submit.request));
+        }
+    }
+}
