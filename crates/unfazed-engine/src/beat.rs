@@ -60,7 +60,7 @@ pub(crate) struct Beat {
 impl Beat {
     pub(crate) fn start(progress: Progress, outgoing: Outgoing) -> io::Result<Beat> {
         let (stop, stopped) = channel();
-        let mut signs = Signs { progress, loaded: 0, pulse: 0 };
+        let mut signs = Signs::new(progress);
         let thread = thread::Builder::new().name("beat".to_owned()).spawn(move || {
             while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 for sign in signs.next() {
@@ -92,6 +92,12 @@ struct Signs {
 }
 
 impl Signs {
+    /// Nothing is new yet.
+    fn new(progress: Progress) -> Signs {
+        let [loaded, pulse] = [&progress.loaded, &progress.pulse].map(|count| count.load(Ordering::Relaxed));
+        Signs { progress, loaded, pulse }
+    }
+
     /// What is new since the last call.
     fn next(&mut self) -> Vec<ToFront> {
         let mut signs = Vec::new();
@@ -122,7 +128,7 @@ mod tests {
     #[test]
     fn signs_tell_what_is_new_and_nothing_twice() {
         let progress = Progress::default();
-        let mut signs = Signs { progress: progress.clone(), loaded: 0, pulse: 0 };
+        let mut signs = Signs::new(progress.clone());
         assert_eq!(signs.next(), []);
         progress.to_load.store(10, Ordering::Relaxed);
         progress.loaded.store(3, Ordering::Relaxed);

@@ -84,9 +84,14 @@ fn serve(
     outgoing: &Outgoing,
 ) -> Result<(), EngineError> {
     let progress = Progress::default();
-    let _beat = Beat::start(progress.clone(), outgoing.clone()).map_err(EngineError::Thread)?;
-    match load::load(start, files, &progress) {
+    let beat = || Beat::start(progress.clone(), outgoing.clone()).map_err(EngineError::Thread);
+    let loading = beat()?;
+    let loaded = load::load(start, files, &progress);
+    // Nothing of loading is said behind `Ready`.
+    drop(loading);
+    match loaded {
         Ok(Loaded { engine, ready, weights }) => {
+            let _computing = beat()?;
             outgoing.send(&progress.loading())?;
             outgoing.send(&ToFront::Ready(ready))?;
             if let Some((mapping, used)) = weights {

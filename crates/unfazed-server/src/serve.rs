@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::sync::watch;
 use unfazed_formats::{ByteSource, Checkpoint};
 use unfazed_plan::{PAGE_TOKENS, Plan, needs};
+use unfazed_wire::memory::WEIGHTS_OFFSET;
 use unfazed_wire::{ReadyInfo, Start};
 
 use crate::events::{EffectiveSettings, Event, EventSink, Partition, Ready};
@@ -183,7 +184,7 @@ async fn bind(options: &ServeOptions) -> Result<(TcpListener, SocketAddr), Serve
 
 fn memory_sizes(checkpoint: &Checkpoint, plan: &Plan) -> Sizes {
     Sizes {
-        weights: plan.weight_bytes.0,
+        weights: plan.weight_bytes.0.saturating_add(WEIGHTS_OFFSET as u64),
         scratch: plan.scratch_bytes.0,
         pages: plan.pages,
         page_bytes: usize::try_from(needs::page(&checkpoint.config).0).unwrap_or(usize::MAX),
