@@ -72,7 +72,6 @@ pub(super) enum End {
 
 /// Starts an engine and follows it to its end.
 pub(super) fn live(shared: &Shared, orders: &Orders, memory: &Mutex<Memory>) -> Life {
-    shared.phase.send_replace(Phase::Loading);
     let mut life =
         Life { running: None, end: End::Gone, stalled: false, was_ready: false, progressed: false };
     let given = memory.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -132,6 +131,7 @@ fn follow(
         end
     });
     shared.lock().link = None;
+    shared.phase.send_replace(Phase::Loading);
     life.end = end.unwrap_or_else(|error| End::Died(error.to_string()));
     if let Some(stall) = watch.stall() {
         life.stalled = true;
