@@ -82,6 +82,11 @@ struct Simulation<'a> {
     deaths: usize,
 }
 
+/// The front's side of an engine, for so many requests.
+pub(super) fn engine(capacity: usize) -> Engine {
+    Engine::new(capacity, Arc::new(Metrics::new().unwrap()), Arc::new(|_| {}))
+}
+
 /// A request with a prompt of one token.
 pub(super) fn submit(request: u64, tokens: usize) -> Submit {
     Submit {
@@ -98,11 +103,9 @@ pub(super) fn submit(request: u64, tokens: usize) -> Submit {
 
 impl<'a> Simulation<'a> {
     fn new(world: &'a World) -> Simulation<'a> {
-        let metrics = Arc::new(Metrics::new().unwrap());
-        let engine = Engine::new(world.requests.len(), metrics, Arc::new(|_| {}));
         Simulation {
             world,
-            engine,
+            engine: engine(world.requests.len()),
             sequences: Vec::new(),
             prefilled: BTreeMap::new(),
             finished: BTreeSet::new(),
