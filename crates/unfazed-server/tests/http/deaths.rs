@@ -224,6 +224,18 @@ async fn memory_of_an_engine_that_cannot_be_ended_is_not_used_until_it_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_ends_though_its_engine_cannot_be_ended() {
+    let options = ServeOptions { drain: Duration::ZERO, ..options() };
+    let mut server = Server::launch(options, Boot::Normal, |_| begin("a", Step::Stick)).await;
+    server.ready().await;
+    let stream = server.complete(json!({"prompt": "x", "stream": true})).await;
+    server.control.wait_for("the request", |messages| submits(messages).into_iter().next());
+    server.shut_down();
+    assert_eq!(chunks(stream).await.last().unwrap()["error"]["code"], "shutting_down");
+    server.result().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn memory_that_engines_die_of_before_they_are_ready_is_replaced() {
     let mut server = Server::launch(options(), Boot::DiesOfMemory, |_| rest("x")).await;
     let answer = tokio::spawn(server.post("/v1/completions", &json!({"prompt": "x"})).send());
