@@ -215,6 +215,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_person_reads_why_the_engine_stopped_and_what_waits_for_the_next_one() {
+        let exit = |cause, requests| Event::EngineExit {
+            code: None,
+            signal: Some(9),
+            cause,
+            message: "signal 9".to_owned(),
+            requests,
+            failed_requests: 0,
+        };
+        let line = |cause, requests| for_people(&exit(cause, requests));
+        assert_eq!(line("signal", 0).unwrap(), "The engine stopped (signal 9).");
+        assert!(line("signal", 2).unwrap().ends_with("; 2 requests wait for the next one."));
+        assert_eq!(line("load_failed", 0), None, "the server ends with the engine's line");
+    }
+
+    #[test]
     fn only_addresses_of_this_machine_alone_need_no_key() {
         assert!(is_loopback("127.0.0.1") && is_loopback("127.9.9.9") && is_loopback("::1"));
         assert!(is_loopback("::ffff:127.0.0.1"));

@@ -37,3 +37,62 @@ pub(super) fn after_death(journal: &mut Journal, cause: Cause) -> Aftermath {
     aftermath.ended = found.into_iter().filter_map(take).collect();
     aftermath
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::super::simulation::submit;
+    use super::*;
+
+    const NONE: [u64; 0] = [];
+
+    /// Requests that are at these stages, and whether they gained anything.
+    fn journal(requests: &[(Stage, bool)]) -> Journal {
+        let mut journal = Journal::default();
+        for (number, (stage, gained)) in requests.iter().enumerate() {
+            let mut record = Record::new(submit(number as u64, 5), unbounded_channel().0);
+            (record.stage, record.gained) = (*stage, *gained);
+            journal.insert(record);
+        }
+        journal
+    }
+
+    fn suspected(journal: &mut Journal, cause: Cause) -> Vec<u64> {
+        let aftermath = after_death(journal, cause);
+        assert!(aftermath.ended.is_empty());
+        assert!(journal.iter().all(|record| record.stage == Stage::Waiting), "all wait for the next engine");
+        aftermath.suspected.iter().map(|(request, _)| request.0).collect()
+    }
+
+    #[test]
+    fn a_death_speaks_against_those_that_ran_and_gained_nothing() {
+        use Stage::{Queued, Running, Waiting};
+        let requests = [(Running, true), (Running, false), (Queued, false), (Waiting, false)];
+        assert_eq!(suspected(&mut journal(&requests), Cause::Signal(6)), [1]);
+        assert_eq!(suspected(&mut journal(&requests), Cause::Stalled), [1]);
+        assert_eq!(suspected(&mut journal(&requests), Cause::Signal(9)), NONE);
+        assert_eq!(suspected(&mut journal(&requests), Cause::OutOfMemory), NONE);
+        assert_eq!(suspected(&mut journal(&[(Running, true), (Queued, false)]), Cause::Signal(6)), NONE);
+    }
+
+    #[test]
+    fn where_none_ran_a_death_speaks_against_those_that_were_handed_over() {
+        let requests = [(Stage::Queued, false), (Stage::Queued, false), (Stage::Waiting, false)];
+        assert_eq!(suspected(&mut journal(&requests), Cause::Code(101)), [0, 1]);
+    }
+
+    #[test]
+    fn a_suspect_is_given_up_once_it_alone_has_ended_engines_twice_in_the_same_way() {
+        let mut journal = journal(&[(Stage::Running, false), (Stage::Waiting, false)]);
+        // The third death looks different, so it begins anew.
+        for (cause, ended) in [(6, 0), (6, 0), (11, 0), (11, 1)] {
+            if let Some(record) = journal.iter_mut().next() {
+                record.stage = Stage::Running;
+            }
+            let aftermath = after_death(&mut journal, Cause::Signal(cause));
+            assert_eq!(aftermath.ended.len(), ended, "signal {cause}");
+        }
+        assert_eq!(journal.len(), 1, "the other one waits");
+    }
+}

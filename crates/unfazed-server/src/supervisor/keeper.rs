@@ -135,13 +135,15 @@ fn message(end: &End, cause: Cause) -> String {
 }
 
 /// Takes leave of an engine whose link has ended: nobody can reach it any more, and it is given a moment, a signal and
-/// another moment. How it ended, and whether by the signal.
+/// another moment. How it ended, and whether after the signal.
 fn part(life: &Life, moment: Duration) -> (Option<Exit>, bool) {
     let Some(running) = &life.running else { return (None, false) };
-    if let Some(exit) = wait_for(&*running.process, moment) {
-        return (Some(exit), false);
+    if !running.was_killed() {
+        if let Some(exit) = wait_for(&*running.process, moment) {
+            return (Some(exit), false);
+        }
+        running.kill();
     }
-    running.kill();
     (wait_for(&*running.process, REAP), true)
 }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,14 +31,21 @@ const _: () = assert!(FILES_MAX + SEGMENTS <= link::MAX_DESCRIPTORS);
 pub(super) struct Running {
     pub(super) process: Arc<dyn Process>,
     socket: UnixStream,
+    killed: AtomicBool,
 }
 
 impl Running {
     /// Ends the process and the link: whoever waits for the engine's next message wakes up, even if the process cannot
     /// be ended.
     pub(super) fn kill(&self) {
+        self.killed.store(true, Ordering::Relaxed);
         self.process.kill();
         self.hang_up();
+    }
+
+    /// Whether we killed it.
+    pub(super) fn was_killed(&self) -> bool {
+        self.killed.load(Ordering::Relaxed)
     }
 
     fn hang_up(&self) {
@@ -72,7 +80,6 @@ pub(super) enum End {
 
 /// Starts an engine and follows it to its end.
 pub(super) fn live(shared: &Shared, orders: &Orders, memory: &Mutex<Memory>) -> Life {
-    shared.phase.send_replace(Phase::Loading);
     let mut life =
         Life { running: None, end: End::Gone, stalled: false, was_ready: false, progressed: false };
     let given = memory.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -94,8 +101,8 @@ pub(super) fn live(shared: &Shared, orders: &Orders, memory: &Mutex<Memory>) -> 
 
 fn start(shared: &Shared, orders: &Orders) -> io::Result<(UnixStream, Arc<Running>)> {
     let (socket, process) = orders.launch.launch()?;
-    let running = socket.try_clone().map(|socket| Running { process: Arc::clone(&process), socket });
-    let running = Arc::new(running.inspect_err(|_| process.kill())?);
+    let ours = socket.try_clone().inspect_err(|_| process.kill())?;
+    let running = Arc::new(Running { process, socket: ours, killed: AtomicBool::new(false) });
     let mut state = shared.lock();
     if state.stopping {
         running.kill();
@@ -132,6 +139,7 @@ fn follow(
         end
     });
     shared.lock().link = None;
+    shared.phase.send_replace(Phase::Loading);
     life.end = end.unwrap_or_else(|error| End::Died(error.to_string()));
     if let Some(stall) = watch.stall() {
         life.stalled = true;

@@ -25,6 +25,8 @@ pub mod launch;
 mod life;
 mod memory;
 mod quarantine;
+#[cfg(test)]
+mod simulation;
 mod state;
 mod watchdog;
 

@@ -250,3 +250,69 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::Receiver;
+
+    use super::super::simulation::{engine, submit};
+    use super::super::{Engine, Sequence};
+    use super::*;
+
+    /// Makes the engine ready and gives it a request.
+    fn requests(engine: &Engine) -> (Vec<Sequence>, Receiver<ToEngine>) {
+        let (link, inbox) = mpsc::channel();
+        engine.shared.engine_ready(link);
+        (engine.submit(vec![submit(0, 5)]).unwrap(), inbox)
+    }
+
+    fn handed_over(inbox: &Receiver<ToEngine>) -> Vec<u64> {
+        let submit = |message| match message {
+            ToEngine::Submit(submit) => Some(submit.request.0),
+            _ => None,
+        };
+        inbox.try_iter().filter_map(submit).collect()
+    }
+
+    fn token(request: u64) -> ToFront {
+        ToFront::Tokens(vec![TokenEvent { request: RequestId(request), token: 1, logprobs: None }])
+    }
+
+    #[test]
+    fn news_of_a_request_that_the_engine_does_not_have_is_dropped() {
+        let engine = engine(4);
+        let (_first, inbox) = requests(&engine);
+        assert_eq!(handed_over(&inbox), [0]);
+        engine.shared.engine_died(Cause::Signal(9), Exit::default());
+        assert!(!engine.shared.dispatch(token(0)), "it waits");
+        assert!(!engine.shared.dispatch(token(7)), "there is none");
+        assert!(engine.shared.lock().journal.iter().all(|record| record.tokens.is_empty()));
+    }
+
+    #[test]
+    fn prompt_positions_that_an_earlier_engine_had_computed_are_no_gain() {
+        let engine = engine(4);
+        let (_first, _inbox) = requests(&engine);
+        let prefill = |done| ToFront::Prefill { request: RequestId(0), done, total: 9 };
+        assert!(engine.shared.dispatch(prefill(3)));
+        assert!(!engine.shared.dispatch(prefill(3)));
+        engine.shared.engine_died(Cause::Signal(9), Exit::default());
+        let (link, _inbox) = mpsc::channel();
+        engine.shared.engine_ready(link);
+        assert!(!engine.shared.dispatch(prefill(2)));
+        assert!(engine.shared.dispatch(prefill(4)));
+    }
+
+    #[test]
+    fn a_suspect_that_is_left_makes_room_for_the_others() {
+        let engine = engine(4);
+        let (first, _) = requests(&engine);
+        engine.shared.engine_died(Cause::Signal(6), Exit::default());
+        let _second = engine.submit(vec![submit(0, 5)]).unwrap();
+        let (link, inbox) = mpsc::channel();
+        engine.shared.engine_ready(link);
+        assert_eq!(handed_over(&inbox), [0], "the suspect alone");
+        drop(first);
+        assert_eq!(handed_over(&inbox), [1]);
+    }
+}

@@ -43,6 +43,13 @@ async fn metrics(server: &Server) -> String {
     server.get("/metrics").send().await.unwrap().text().await.unwrap()
 }
 
+/// Waits until a request waits.
+async fn until_queued(server: &Server) {
+    while !metrics(server).await.lines().any(|line| line == "unfazed_requests_queued 1") {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 fn assert_lines(text: &str, lines: &[&str]) {
     for line in lines {
         assert!(text.lines().any(|found| found == *line), "{line} is not in\n{text}");
@@ -216,6 +223,29 @@ async fn memory_of_an_engine_that_cannot_be_ended_is_not_used_until_it_ends() {
     assert_lines(&metrics(&server).await, &["unfazed_memory_struck_bytes 0", "unfazed_kv_pages 14"]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_ends_though_its_engine_cannot_be_ended() {
+    let options = ServeOptions { drain: Duration::ZERO, ..options() };
+    let mut server = Server::launch(options, Boot::Normal, |_| begin("a", Step::Stick)).await;
+    server.ready().await;
+    let stream = server.complete(json!({"prompt": "x", "stream": true})).await;
+    server.control.wait_for("the request", |messages| submits(messages).into_iter().next());
+    server.shut_down();
+    assert_eq!(chunks(stream).await.last().unwrap()["error"]["code"], "shutting_down");
+    server.result().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_that_engines_die_of_before_they_are_ready_is_replaced() {
+    let mut server = Server::launch(options(), Boot::DiesOfMemory, |_| rest("x")).await;
+    let answer = tokio::spawn(server.post("/v1/completions", &json!({"prompt": "x"})).send());
+    until_queued(&server).await;
+    server.control.let_load();
+    let events = server.events_until(|event| matches!(event, Event::Ready(_))).await;
+    assert_eq!(events.iter().filter(|event| exit(event).is_some()).count(), 3, "{events:?}");
+    assert_eq!(body(answer.await.unwrap().unwrap()).await["choices"][0]["text"], "x");
+}
+
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_cannot_shorten_the_memory_that_it_was_given() {
@@ -279,9 +309,7 @@ async fn exits_are_told_apart() {
 async fn starts_are_not_given_up_while_a_request_waits() {
     let mut server = Server::launch(options(), Boot::StillbornFirst(5), |_| rest("x")).await;
     let answer = tokio::spawn(server.post("/v1/completions", &json!({"prompt": "x"})).send());
-    while !metrics(&server).await.lines().any(|line| line == "unfazed_requests_queued 1") {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until_queued(&server).await;
     server.control.let_load();
     assert_eq!(body(answer.await.unwrap().unwrap()).await["choices"][0]["text"], "x");
     let events = server.events_until(|event| matches!(event, Event::Ready(_))).await;

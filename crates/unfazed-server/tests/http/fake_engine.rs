@@ -66,6 +66,8 @@ pub(crate) enum Boot {
     Stillborn,
     /// The first so many die before a word, after `Control::let_load`.
     StillbornFirst(usize),
+    /// Dies of what it finds in memory, after `Control::let_load`: each one that is given the first one's.
+    DiesOfMemory,
 }
 
 type Script = dyn Fn(&Submit) -> Vec<Step> + Send + Sync;
@@ -306,6 +308,13 @@ impl Life<'_> {
             return Err(1);
         }
         self.take(*start, descriptors);
+        if matches!(self.control.boot, Boot::DiesOfMemory) {
+            self.wait_to_load();
+            let inodes = self.control.given(Given::inodes);
+            if inodes.first() == inodes.last() {
+                return Err(8);
+            }
+        }
         if matches!(self.control.boot, Boot::Held) {
             self.wait_to_load();
         }
