@@ -5,6 +5,8 @@
 // A test ends by panicking; clippy's exemption covers test functions only, not what they share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "program/processes.rs"]
+mod processes;
 #[path = "program/streams.rs"]
 mod streams;
 #[path = "program/support.rs"]

@@ -6,6 +6,8 @@
 // A test ends by panicking; clippy's exemption covers test functions only, not what they share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "program/processes.rs"]
+mod processes;
 #[path = "program/streams.rs"]
 mod streams;
 #[path = "program/support.rs"]
@@ -19,8 +21,9 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use unfazed_testkit::rng::Rng;
 
+use processes::{children, runs, signal_to};
 use streams::{Answer, Stream, Tally};
-use support::{PATIENCE, Server, children, runs, signal_to, until};
+use support::{PATIENCE, Server, until};
 
 /// Small chunks make prefill last for many steps.
 const SERVER: [&str; 8] =
