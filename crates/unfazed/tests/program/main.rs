@@ -8,6 +8,7 @@
 //! | `command_line` | help, usage errors, errors |
 //! | `serve` | events, answers, signals, the engine's end |
 //! | `front` | the front killed or stopped |
+//! | `memory` | memory that outlives an engine, and who may write it |
 //! | `run` | the chat in pipes |
 //! | `damaged` | damaged model files |
 
@@ -18,6 +19,8 @@ mod command_line;
 mod damaged;
 #[cfg(target_os = "linux")]
 mod front;
+#[cfg(target_os = "linux")]
+mod memory;
 #[cfg(target_os = "linux")]
 mod processes;
 mod run;
