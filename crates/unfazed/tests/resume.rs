@@ -6,6 +6,8 @@
 // A test ends by panicking; clippy's exemption covers test functions only, not what they share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "program/processes.rs"]
+mod processes;
 #[path = "program/streams.rs"]
 mod streams;
 #[path = "program/support.rs"]
@@ -19,8 +21,9 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use unfazed_testkit::rng::Rng;
 
+use processes::{children, runs, signal_to};
 use streams::{Answer, Stream, Tally};
-use support::{PATIENCE, Server, children, runs, signal_to, until};
+use support::{PATIENCE, Server, until};
 
 /// Small chunks make prefill last for many steps.
 const SERVER: [&str; 8] =
@@ -28,6 +31,7 @@ const SERVER: [&str; 8] =
 /// Streams that begin while others run, with long prompts, each just before a kill.
 const LATE: usize = 8;
 const TOKENS: usize = 200;
+const BETWEEN_TOKENS: usize = 4;
 
 /// When a blow is struck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,18 +170,24 @@ fn answers(streams: Vec<ScopedJoinHandle<'_, Answer>>) -> Vec<Answer> {
     streams.into_iter().map(|stream| stream.join().unwrap()).collect()
 }
 
-/// The order of the blows. Late streams begin in the first half, so that they are there for the second.
+/// The order of the blows. Late streams begin in the first half, so that they are there for the second. At most
+/// [`BETWEEN_TOKENS`] blows fall before the engine has made a token again: more would be the request's own fault.
 fn plan(rng: &mut Rng) -> Vec<Moment> {
     let all = BLOWS.iter().flat_map(|(moment, count)| std::iter::repeat_n(*moment, *count));
-    let (mut first, mut second): (Vec<_>, Vec<_>) = all.partition(|moment| *moment == Moment::Prefill);
-    shuffle(rng, &mut second);
-    first.extend(second.split_off(second.len() / 2));
-    shuffle(rng, &mut first);
-    // The first blow meets an engine that was ready before.
-    let begin = first.iter().position(|moment| *moment == Moment::Prefill).unwrap();
-    first.swap(0, begin);
-    first.extend(second);
-    first
+    let (mut hasty, mut patient): (Vec<_>, Vec<_>) =
+        all.partition(|moment| matches!(moment, Moment::Loading | Moment::Resuming));
+    shuffle(rng, &mut hasty);
+    let half = patient.len() / 2;
+    patient.sort_by_key(|moment| *moment != Moment::Prefill);
+    shuffle(rng, &mut patient[LATE..]);
+    shuffle(rng, &mut patient[..half]);
+    let mut runs: Vec<Vec<Moment>> = patient.into_iter().map(|moment| vec![moment]).collect();
+    for moment in hasty {
+        let mut open: Vec<_> = runs.iter_mut().filter(|run| run.len() < BETWEEN_TOKENS).collect();
+        let at = below(rng, open.len());
+        open[at].push(moment);
+    }
+    runs.concat()
 }
 
 /// Runs all requests, whose answers have `total` tokens, under all blows.

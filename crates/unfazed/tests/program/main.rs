@@ -3,8 +3,12 @@
 //! | module | what |
 //! |---|---|
 //! | [`support`] | the program started, watched and ended; a plain HTTP client |
+//! | `streams` | streamed answers, put together and compared |
+//! | `processes` | processes as Linux shows them |
 //! | `command_line` | help, usage errors, errors |
 //! | `serve` | events, answers, signals, the engine's end |
+//! | `front` | the front killed or stopped |
+//! | `memory` | memory that outlives an engine, and who may write it |
 //! | `run` | the chat in pipes |
 //! | `damaged` | damaged model files |
 
@@ -13,6 +17,13 @@
 
 mod command_line;
 mod damaged;
+#[cfg(target_os = "linux")]
+mod front;
+#[cfg(target_os = "linux")]
+mod memory;
+#[cfg(target_os = "linux")]
+mod processes;
 mod run;
 mod serve;
+mod streams;
 mod support;

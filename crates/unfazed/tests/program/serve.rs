@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 
 use crate::support::{Server, chat, first_text, program, signal, text, wait};
 #[cfg(target_os = "linux")]
-use crate::support::{runs, signal_to, until};
+use crate::{
+    processes::{runs, signal_to},
+    support::until,
+};
 
 #[test]
 fn the_ready_event_on_a_pipe_says_port_model_and_effective_settings() {

@@ -181,7 +181,7 @@ impl Server {
     /// The engine's process id.
     #[cfg(target_os = "linux")]
     pub(crate) fn engine(&self) -> u32 {
-        let engines = children(self.child.id());
+        let engines = crate::processes::children(self.child.id());
         assert_eq!(engines.len(), 1, "the server has one engine");
         engines[0]
     }
@@ -191,35 +191,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// Child processes, those that ended and were not waited for among them.
-#[cfg(target_os = "linux")]
-pub(crate) fn children(parent: u32) -> Vec<u32> {
-    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).unwrap().flatten();
-    let children: String =
-        tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok()).collect();
-    children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
-}
-
-/// Whether a process runs (or is stopped): it is there and has not ended.
-#[cfg(target_os = "linux")]
-pub(crate) fn runs(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The state follows the name, which is in parentheses.
-    stat.rsplit(')')
-        .next()
-        .is_some_and(|rest| !matches!(rest.trim_start().chars().next(), None | Some('Z' | 'X')))
-}
-
-/// Sends a signal to a process by its number; nothing happens if it has ended.
-#[cfg(target_os = "linux")]
-pub(crate) fn signal_to(pid: u32, signal: Signal) {
-    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    match kill_process(pid, signal) {
-        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-        Err(error) => panic!("{error}"),
     }
 }
 
