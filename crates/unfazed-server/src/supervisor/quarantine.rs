@@ -5,52 +5,67 @@ use unfazed_wire::RequestId;
 use super::cause::Cause;
 use crate::journal::{Journal, Record, Stage};
 
-/// A request that ended engines this often in a row, in the same way, with nothing else in them, is failed.
-const ALONE_ALIKE: u32 = 2;
+/// A request whose engines died this often in a row without giving it anything, in the same way, is a suspect.
+const SUSPECT_ALIKE: u32 = 2;
 /// The same, where each death looks different: memory that a request destroys shows in many ways.
+const SUSPECT_ANYHOW: u32 = 3;
+/// A suspect that ended engines this often in a row, in the same way, with nothing else in them, is failed.
+const ALONE_ALIKE: u32 = 2;
+/// The same, where each death looks different.
 const ALONE_ANYHOW: u32 = 4;
 
-/// What speaks against a request: deaths of engines that had it and gave it nothing.
+/// What speaks against a request: deaths of engines that had it and gave it nothing. One alone says nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Suspicion {
-    /// Deaths in a row that look alike. A request with one is a suspect.
-    deaths: u32,
-    /// How the engine died the last time.
-    last: Option<Cause>,
-    /// Deaths in a row while it was a suspect and the only request in its engine.
-    alone: u32,
+    /// Such deaths in a row.
+    deaths: Streak,
+    /// Those since it is a suspect, as the only request in its engine.
+    alone: Streak,
+}
+
+/// Deaths in a row.
+#[derive(Clone, Copy, Debug, Default)]
+struct Streak {
+    all: u32,
     /// Those of them, from the last one back, that look alike.
-    alone_alike: u32,
+    alike: u32,
+    last: Option<Cause>,
+}
+
+impl Streak {
+    fn add(&mut self, cause: Cause) {
+        self.all = self.all.saturating_add(1);
+        self.alike = if self.last == Some(cause) { self.alike.saturating_add(1) } else { 1 };
+        self.last = Some(cause);
+    }
 }
 
 impl Suspicion {
     /// An engine died that had given this request nothing. Returns how often it did so alone, if that is too often.
     pub(super) fn died(&mut self, cause: Cause, alone: bool) -> Option<u32> {
-        let was_suspect = self.deaths > 0;
-        let alike = self.last == Some(cause);
-        self.deaths = if alike { self.deaths.saturating_add(1) } else { 1 };
-        self.last = Some(cause);
+        let was_suspect = self.is_suspect();
+        self.deaths.add(cause);
         if !(was_suspect && alone) {
             return None;
         }
-        self.alone = self.alone.saturating_add(1);
-        self.alone_alike = if alike { self.alone_alike.saturating_add(1) } else { 1 };
-        let found = self.alone_alike >= ALONE_ALIKE || self.alone >= ALONE_ANYHOW;
-        found.then_some(self.alone)
+        self.alone.add(cause);
+        let found = self.alone.alike >= ALONE_ALIKE || self.alone.all >= ALONE_ANYHOW;
+        found.then_some(self.alone.all)
     }
 
     /// The request got something done. True if it was a suspect.
     pub(super) fn clear(&mut self) -> bool {
-        std::mem::take(self).deaths > 0
+        std::mem::take(self).is_suspect()
     }
 
     pub(super) fn is_suspect(&self) -> bool {
-        self.deaths > 0
+        // Once a suspect it stays one until it gets something done: the count never goes down before.
+        self.deaths.alike >= SUSPECT_ALIKE || self.deaths.all >= SUSPECT_ANYHOW
     }
 
-    /// Deaths in a row that look alike.
+    /// Deaths in a row.
     pub(super) fn deaths(&self) -> u32 {
-        self.deaths
+        self.deaths.all
     }
 }
 

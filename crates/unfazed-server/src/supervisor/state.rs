@@ -307,7 +307,11 @@ mod tests {
     fn a_suspect_that_is_left_makes_room_for_the_others() {
         let engine = engine(4);
         let (first, _) = requests(&engine);
-        engine.shared.engine_died(Cause::Signal(6), Exit::default());
+        for _ in 0..2 {
+            let (link, _inbox) = mpsc::channel();
+            engine.shared.engine_ready(link);
+            engine.shared.engine_died(Cause::Signal(6), Exit::default());
+        }
         let _second = engine.submit(vec![submit(0, 5)]).unwrap();
         let (link, inbox) = mpsc::channel();
         engine.shared.engine_ready(link);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use unfazed_server::{Event, ServeOptions};
+use unfazed_wire::memory::WEIGHTS_OFFSET;
 use unfazed_wire::{FinishReason, Submit};
 
 use crate::fake_engine::{Boot, PATIENCE, Step, submits};
@@ -100,7 +101,8 @@ async fn the_next_engine_gets_the_memory_of_the_last_one() {
     assert_eq!(given.len(), 2);
     assert_eq!(given[0], given[1]);
     let start = &given[0].1;
-    assert_eq!((start.pages, start.weight_memory, start.kv_memory), (14, 2_000, 4096 + 14 * 32_768));
+    let weights = WEIGHTS_OFFSET as u64 + 2_000;
+    assert_eq!((start.pages, start.weight_memory, start.kv_memory), (14, weights, 4096 + 14 * 32_768));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -268,11 +270,11 @@ async fn a_request_that_kills_the_engine_by_itself_fails_by_name_and_no_other_do
     assert_eq!((status, code.as_str()), (500, "request_kills_engine"));
     assert!(message.contains("ended the engine 2 times by itself (signal 6)"), "{message}");
     assert_eq!(body(other.await.unwrap().unwrap()).await["choices"][0]["text"], "ab");
-    let events = server.events_until(|event| matches!(event, Event::RequestResumed { request: 0, .. })).await;
-    assert!(events.contains(&Event::RequestSuspected { request: 1, deaths: 1 }), "{events:?}");
+    let events = server.events_until(|event| matches!(event, Event::RequestQuarantined { .. })).await;
+    assert!(events.contains(&Event::RequestSuspected { request: 1, deaths: 2 }), "{events:?}");
     assert!(events.contains(&Event::RequestQuarantined { request: 1, deaths: 2 }), "{events:?}");
     let exits: Vec<Value> = events.iter().filter_map(exit).collect();
-    assert_eq!(exits.iter().filter(|exit| exit["signal"] == ABORTED).count(), 3, "{exits:?}");
+    assert_eq!(exits.iter().filter(|exit| exit["signal"] == ABORTED).count(), 4, "{exits:?}");
     assert_eq!(exits.last().unwrap()["failed_requests"], 1);
     assert_lines(&metrics(&server).await, &["unfazed_requests_quarantined_total 1"]);
     assert_eq!(body(server.complete(json!({"prompt": "x"})).await).await["choices"][0]["text"], "x");
