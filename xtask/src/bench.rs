@@ -3,15 +3,14 @@
 //! The two take turns within one run, since a shared machine changes its speed by the minute: only runs taken in turn
 //! can be compared. Medians are printed, and the ratio of each round's pair.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
-use http_body_util::{BodyExt, Full};
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
+use anyhow::{Context, Result, ensure};
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
+
+use crate::server::{self, Server};
 
 /// Measure prompt and decode speed of the release build, beside llama.cpp if its llama-bench is given.
 ///
@@ -55,9 +54,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 impl Arguments {
     fn run(&self) -> Result<()> {
-        let threads =
-            self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        let server = Server::start(&self.model, threads)?;
+        let threads = server::threads(self.threads);
+        let mut command = Command::new(Server::program()?);
+        command.arg("serve").args(["--threads", &threads.to_string()]).arg("--model").arg(&self.model);
+        let server = Server::start(command)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut settings = self.peer_options.clone();
         if settings.is_empty() {
@@ -100,8 +100,8 @@ impl Arguments {
         let ids = |n: usize, salt: usize| -> Vec<usize> {
             (0..n).map(|i| 100 + (i * 37 + salt * 101) % 5000).collect()
         };
-        let prompt = server.complete(&ids(self.prompt, round), 1).await?;
-        let decode = server.complete(&ids(1, round), self.generate).await?;
+        let prompt = complete(server, &ids(self.prompt, round), 1).await?;
+        let decode = complete(server, &ids(1, round), self.generate).await?;
         ensure!(
             decode["predicted_n"] == json!(self.generate),
             "the model generated another number of tokens: {decode}"
@@ -154,50 +154,11 @@ fn print_row(name: &str, speeds: &[Speed], ours: Option<&[Speed]>) {
     println!();
 }
 
-/// A server of the release build beside this program.
-struct Server {
-    child: Child,
-    port: u64,
-}
-
-impl Server {
-    fn start(model: &Path, threads: usize) -> Result<Server> {
-        let program = std::env::current_exe()?.with_file_name("unfazed");
-        ensure!(program.exists(), "{} is not there: run cargo build --release first", program.display());
-        let mut child = Command::new(program)
-            .args(["serve", "--events", "on", "--port", "0", "--threads", &threads.to_string(), "--model"])
-            .arg(model)
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let Some(stdout) = child.stdout.take() else { bail!("the server has no standard output") };
-        let mut server = Server { child, port: 0 };
-        for line in BufReader::new(stdout).lines() {
-            let event: Value = serde_json::from_str(&line?)?;
-            if event["event"] == "ready" {
-                server.port = event["port"].as_u64().context("ready without a port")?;
-                return Ok(server);
-            }
-        }
-        bail!("the server ended before it was ready")
-    }
-
-    /// The `timings` of a completion that ignores ends of text.
-    async fn complete(&self, prompt: &[usize], max_tokens: usize) -> Result<Value> {
-        let body = json!({"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true});
-        let request = hyper::Request::post(format!("http://127.0.0.1:{}/v1/completions", self.port))
-            .header("content-type", "application/json")
-            .body(Full::<hyper::body::Bytes>::from(body.to_string()))?;
-        let client = Client::builder(TokioExecutor::new()).build_http();
-        let answer = client.request(request).await?.into_body().collect().await?.to_bytes();
-        let answer: Value = serde_json::from_slice(&answer)?;
-        ensure!(answer["timings"].is_object(), "the server answered {answer}");
-        Ok(answer["timings"].clone())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// The `timings` of a completion that ignores ends of text.
+async fn complete(server: &Server, prompt: &[usize], max_tokens: usize) -> Result<Value> {
+    let body = json!({"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true});
+    let answer = server.completion(&body).await?.into_body().collect().await?.to_bytes();
+    let answer: Value = serde_json::from_slice(&answer)?;
+    ensure!(answer["timings"].is_object(), "the server answered {answer}");
+    Ok(answer["timings"].clone())
 }

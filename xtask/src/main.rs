@@ -4,6 +4,8 @@ mod bench;
 mod damage;
 mod fuzz_seeds;
 mod make_model;
+mod resume_bench;
+mod server;
 
 use std::process::ExitCode;
 
@@ -23,7 +25,9 @@ Examples:
   Nineteen damaged copies of the demo model:
     cargo xtask damage models/stories-moe-29m-Q4_0.gguf damaged/
   Speed of the release build beside llama.cpp's:
-    cargo xtask bench olmoe.gguf --peer llama.cpp/build/bin/llama-bench")]
+    cargo xtask bench olmoe.gguf --peer llama.cpp/build/bin/llama-bench
+  How long a stream stands still when its engine is killed:
+    cargo xtask resume-bench --model olmoe.gguf --core-dumps")]
 struct Arguments {
     #[command(subcommand)]
     task: Task,
@@ -35,6 +39,7 @@ enum Task {
     Damage(damage::Arguments),
     FuzzSeeds(fuzz_seeds::Arguments),
     Bench(bench::Arguments),
+    ResumeBench(resume_bench::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -43,6 +48,7 @@ fn main() -> ExitCode {
         Task::Damage(arguments) => damage::run(&arguments),
         Task::FuzzSeeds(arguments) => fuzz_seeds::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
+        Task::ResumeBench(arguments) => resume_bench::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
