@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::sync::watch;
@@ -15,7 +16,7 @@ use unfazed_wire::{ReadyInfo, Start};
 use crate::events::{EffectiveSettings, Event, EventSink, Partition, Ready};
 use crate::http::metrics::{Metrics, UPKEEP_EVERY};
 use crate::http::router::{AppState, router};
-use crate::http::{ApiKeys, Callers, listener};
+use crate::http::{ApiKeys, Callers, descriptors, listener};
 use crate::model::{Model, refused_chats};
 use crate::supervisor::{Engine, Fatal, Keeper, Launch, Orders, Phase};
 use crate::{ServeOptions, ServerError};
@@ -60,6 +61,10 @@ pub async fn serve(
     let model = model?;
     plan.notes.extend(model.template.as_ref().err().map(refused_chats));
     let ready = ready_event(&options, &checkpoint, &plan, address);
+    let limits = listener::Limits {
+        connections: descriptors::connections(options.connections, checkpoint.files.len()),
+        head: options.receive_timeout,
+    };
     let orders = Orders {
         launch: Box::new(launch),
         start,
@@ -82,16 +87,23 @@ pub async fn serve(
     });
     let keeper = Keeper::start(&engine, orders)
         .map_err(|source| ServerError::System { what: "the keeper's thread cannot be started", source })?;
-    let result = run(&options, app, socket, &engine, &metrics, &events, shutdown).await;
+    let http = Http { socket, router: router(app, options.cors.as_ref()), limits };
+    let result = run(&options, http, &engine, &metrics, &events, shutdown).await;
     end_engine(&engine, keeper).await;
     result.map(|unfinished_requests| events(Event::Shutdown { unfinished_requests }))
+}
+
+/// What answers clients.
+struct Http {
+    socket: TcpListener,
+    router: Router,
+    limits: listener::Limits,
 }
 
 /// Serves until the end and returns how many sequences were ended unfinished.
 async fn run(
     options: &ServeOptions,
-    app: Arc<AppState>,
-    socket: TcpListener,
+    http: Http,
     engine: &Engine,
     metrics: &Metrics,
     events: &EventSink,
@@ -99,8 +111,7 @@ async fn run(
 ) -> Result<usize, ServerError> {
     let (end, ended) = watch::channel(false);
     let mut stop = ended.clone();
-    let routes = router(app, options.cors.as_ref());
-    let http = tokio::spawn(listener::serve(socket, routes, options.receive_timeout, async move {
+    let http = tokio::spawn(listener::serve(http.socket, http.router, http.limits, async move {
         // A sender that is gone means that this function was cancelled: the listener ends too.
         let _ = stop.wait_for(|end| *end).await;
     }));

@@ -3,7 +3,10 @@
 //! | module | what |
 //! |---|---|
 //! | `router` | paths, and what stands before them: keys, Host and Origin, counting |
-//! | `listener` | connections: limits, slow senders, an orderly end |
+//! | `listener` | connections: accepted, served, ended |
+//! | `connections` | which connection goes when another needs its place |
+//! | `socket` | a connection's bytes: clients that take nothing, an end that keeps the answer |
+//! | `descriptors` | how many connections the limit of open files leaves room for |
 //! | `body` | a request's body: its limit, its time |
 //! | `auth` | API keys |
 //! | `origin` | Host and Origin |
@@ -14,6 +17,8 @@
 
 mod auth;
 mod body;
+mod connections;
+pub(crate) mod descriptors;
 mod error;
 mod health;
 pub(crate) mod listener;
@@ -21,6 +26,7 @@ pub(crate) mod metrics;
 mod openai;
 mod origin;
 pub(crate) mod router;
+mod socket;
 mod sse;
 
 pub(crate) use auth::ApiKeys;
