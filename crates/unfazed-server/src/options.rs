@@ -32,6 +32,8 @@ pub struct ServeOptions {
     pub max_queue: usize,
     /// Longest request body, in bytes. Longer ones are refused (413).
     pub body_limit: usize,
+    /// Bytes of all bodies that are being received or prepared. More are refused (429).
+    pub body_budget: usize,
     /// Most connections at a time; fewer where the system's limit of open files leaves room for fewer.
     pub connections: usize,
     /// How long a client may take to send a request's head, and again its body (408).
@@ -54,6 +56,7 @@ impl Default for ServeOptions {
             drain: Duration::from_secs(30),
             max_queue: 256,
             body_limit: 32 << 20,
+            body_budget: 256 << 20,
             connections: 4096,
             receive_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(10),

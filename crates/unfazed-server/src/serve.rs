@@ -14,6 +14,7 @@ use unfazed_plan::{PAGE_TOKENS, Plan};
 use unfazed_wire::{ReadyInfo, Start};
 
 use crate::events::{EffectiveSettings, Event, EventSink, Partition, Ready};
+use crate::http::body::Bodies;
 use crate::http::metrics::{Metrics, UPKEEP_EVERY};
 use crate::http::router::{AppState, router};
 use crate::http::{ApiKeys, Callers, descriptors, listener};
@@ -80,8 +81,7 @@ pub async fn serve(
         metrics: Arc::clone(&metrics),
         keys: ApiKeys::new(options.api_keys.clone()),
         callers,
-        body_limit: options.body_limit,
-        receive_timeout: options.receive_timeout,
+        bodies: Bodies::new(options.body_limit, options.body_budget, options.receive_timeout),
         keep_alive: options.keep_alive,
         preparing: Arc::new(Semaphore::new(unfazed_host::cores())),
     });

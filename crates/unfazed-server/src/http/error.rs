@@ -111,6 +111,12 @@ impl ApiError {
             .with_code("request_too_large")
     }
 
+    /// 429: there is no room now.
+    pub(crate) fn no_room(code: &'static str, message: impl Into<String>) -> ApiError {
+        let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
+        ApiError { retry_after: true, ..error }.with_code(code)
+    }
+
     /// 500: our own fault, or the engine's.
     pub(crate) fn internal(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message).with_code("internal_error")
@@ -146,9 +152,7 @@ impl From<Refused> for ApiError {
         match refused {
             Refused::ShuttingDown => ApiError::shutting_down(),
             Refused::QueueFull => {
-                let message = "too many requests are waiting; try again later";
-                let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
-                ApiError { retry_after: true, ..error }.with_code("queue_full")
+                ApiError::no_room("queue_full", "too many requests are waiting; try again later")
             }
         }
     }

@@ -7,7 +7,7 @@
 //! | `connections` | which connection goes when another needs its place |
 //! | `socket` | a connection's bytes: clients that take nothing, an end that keeps the answer |
 //! | `descriptors` | how many connections the limit of open files leaves room for |
-//! | `body` | a request's body: its limit, its time |
+//! | `body` | a request's body: its limit, its time, and what all bodies take together |
 //! | `auth` | API keys |
 //! | `origin` | Host and Origin |
 //! | `error` | errors in OpenAI's shape |
@@ -16,7 +16,7 @@
 //! | `openai` | OpenAI's endpoints |
 
 mod auth;
-mod body;
+pub(crate) mod body;
 mod connections;
 pub(crate) mod descriptors;
 mod error;

@@ -15,6 +15,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use super::auth::ApiKeys;
+use super::body::Bodies;
 use super::error::ApiError;
 use super::metrics::{self, Metrics};
 use super::origin::Callers;
@@ -33,8 +34,7 @@ pub(crate) struct AppState {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) keys: ApiKeys,
     pub(crate) callers: Callers,
-    pub(crate) body_limit: usize,
-    pub(crate) receive_timeout: Duration,
+    pub(crate) bodies: Bodies,
     pub(crate) keep_alive: Duration,
     /// Bounds templates and tokenisers at work, so that they leave cores to the engine.
     pub(crate) preparing: Arc<Semaphore>,

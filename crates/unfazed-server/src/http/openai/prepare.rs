@@ -6,7 +6,6 @@ use axum::extract::Request;
 use unfazed_tokenizer::{Segment, TokenizerError};
 use unfazed_wire::{RequestId, Sampling, Submit};
 
-use super::super::body;
 use super::super::error::ApiError;
 use super::super::router::{App, AppState};
 use super::settings::Settings;
@@ -18,9 +17,9 @@ pub(crate) async fn receive<T: Send + 'static>(
     request: Request,
     prepare: impl FnOnce(&AppState, &[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let body = body::read(request.into_body(), app.body_limit, app.receive_timeout).await?;
+    let body = app.bodies.read(request.into_body()).await?;
     app.engine.check(1)?;
-    off_the_async_threads(app, move |app| prepare(app, &body)).await
+    off_the_async_threads(app, move |app| prepare(app, body.bytes())).await
 }
 
 /// Runs what may take long (parsing, templates, tokenising) on a thread that may block. Only so many run at a time; a
