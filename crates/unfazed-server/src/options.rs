@@ -34,6 +34,8 @@ pub struct ServeOptions {
     pub body_limit: usize,
     /// Bytes of all bodies that are being received or prepared. More are refused (429).
     pub body_budget: usize,
+    /// Bytes of all events of streams that wait for their clients or are kept for those that come back.
+    pub stream_budget: usize,
     /// Most connections at a time; fewer where the system's limit of open files leaves room for fewer.
     pub connections: usize,
     /// How long a client may take to send a request's head, and again its body (408).
@@ -57,6 +59,7 @@ impl Default for ServeOptions {
             max_queue: 256,
             body_limit: 32 << 20,
             body_budget: 256 << 20,
+            stream_budget: 256 << 20,
             connections: 4096,
             receive_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(10),

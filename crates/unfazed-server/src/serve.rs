@@ -17,6 +17,7 @@ use crate::events::{EffectiveSettings, Event, EventSink, Partition, Ready};
 use crate::http::body::Bodies;
 use crate::http::metrics::{Metrics, UPKEEP_EVERY};
 use crate::http::router::{AppState, router};
+use crate::http::streams::Streams;
 use crate::http::{ApiKeys, Callers, descriptors, listener};
 use crate::model::{Model, refused_chats};
 use crate::supervisor::{Engine, Fatal, Keeper, Launch, Orders, Phase};
@@ -82,6 +83,7 @@ pub async fn serve(
         keys: ApiKeys::new(options.api_keys.clone()),
         callers,
         bodies: Bodies::new(options.body_limit, options.body_budget, options.receive_timeout),
+        streams: Arc::new(Streams::new(options.stream_budget)),
         keep_alive: options.keep_alive,
         preparing: Arc::new(Semaphore::new(unfazed_host::cores())),
     });

@@ -104,6 +104,18 @@ impl ApiError {
             .with_code("request_timeout")
     }
 
+    /// 410: what it was is not kept any more.
+    pub(crate) fn gone(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::GONE, "not_found_error", message).with_code("stream_lost")
+    }
+
+    /// In a stream: so many bytes of it wait for a client that does not read, and their memory is needed.
+    pub(crate) fn unread(bytes: usize) -> ApiError {
+        let message = format!("{bytes} bytes of this stream were not read, and their memory is needed");
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
+            .with_code("client_too_slow")
+    }
+
     /// 413.
     pub(crate) fn too_large(limit: usize) -> ApiError {
         let message = format!("the request's body is over the limit of {limit} bytes");

@@ -12,6 +12,8 @@
 //! | `origin` | Host and Origin |
 //! | `error` | errors in OpenAI's shape |
 //! | `sse` | server-sent events |
+//! | `streams` | streamed answers: made by a task each, read by the responses, resumed |
+//! | `random_id` | ids that nobody can guess |
 //! | `health`, `metrics` | for load balancers and Prometheus |
 //! | `openai` | OpenAI's endpoints |
 
@@ -25,9 +27,11 @@ pub(crate) mod listener;
 pub(crate) mod metrics;
 mod openai;
 mod origin;
+mod random_id;
 pub(crate) mod router;
 mod socket;
 mod sse;
+pub(crate) mod streams;
 
 pub(crate) use auth::ApiKeys;
 pub(crate) use origin::Callers;

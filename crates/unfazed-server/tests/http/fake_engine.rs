@@ -23,6 +23,8 @@ pub(crate) enum Step {
     Text(&'static str),
     /// A token by its id.
     Token(u32),
+    /// Waits for `Control::let_go`.
+    Hold,
     /// Progress in the prompt.
     Prefill,
     /// A good end.
@@ -62,6 +64,7 @@ pub(crate) struct Control {
 struct Seen {
     launches: usize,
     may_load: bool,
+    may_go: bool,
     messages: Vec<ToEngine>,
 }
 
@@ -77,6 +80,17 @@ impl Control {
     pub(crate) fn let_load(&self) {
         self.state.lock().unwrap().may_load = true;
         self.changed.notify_all();
+    }
+
+    /// Lets requests that hold go on.
+    pub(crate) fn let_go(&self) {
+        self.state.lock().unwrap().may_go = true;
+        self.changed.notify_all();
+    }
+
+    fn hold(&self, may: impl Fn(&Seen) -> bool) {
+        let state = self.state.lock().unwrap();
+        drop(self.changed.wait_timeout_while(state, PATIENCE, |state| !may(state)).unwrap());
     }
 
     /// Waits for a message that the engine got.
@@ -177,8 +191,7 @@ fn live(control: &Control, socket: UnixStream) -> i32 {
         return 1;
     }
     if matches!(control.boot, Boot::Held) {
-        let state = control.state.lock().unwrap();
-        drop(control.changed.wait_timeout_while(state, PATIENCE, |state| !state.may_load).unwrap());
+        control.hold(|seen| seen.may_load);
     }
     let ready = ReadyInfo {
         isa: "fake".into(),
@@ -203,7 +216,7 @@ fn live(control: &Control, socket: UnixStream) -> i32 {
         match message {
             ToEngine::Submit(submit) => {
                 for step in (control.script)(&submit) {
-                    if !perform(&mut sender, &submit, &step) {
+                    if !perform(control, &mut sender, &submit, &step) {
                         return 3;
                     }
                 }
@@ -216,12 +229,16 @@ fn live(control: &Control, socket: UnixStream) -> i32 {
 }
 
 /// False once the engine is to die, or nobody listens.
-fn perform(sender: &mut Sender, submit: &Submit, step: &Step) -> bool {
+fn perform(control: &Control, sender: &mut Sender, submit: &Submit, step: &Step) -> bool {
     let request = submit.request;
     let message = match step {
         Step::Text(text) => {
             let mut tokens = text.bytes().map(|byte| token(submit, u32::from(byte)));
             return tokens.all(|token| sender.send(&ToFront::Tokens(vec![token])).is_ok());
+        }
+        Step::Hold => {
+            control.hold(|seen| seen.may_go);
+            return true;
         }
         Step::Token(id) => ToFront::Tokens(vec![token(submit, *id)]),
         Step::Prefill => {

@@ -9,3 +9,4 @@ mod fake_engine;
 mod lifecycle;
 mod refusals;
 mod server;
+mod streams;

@@ -200,15 +200,23 @@ async fn an_allowed_origin_gets_cors_headers_and_its_preflight_needs_no_key() {
     let preflight = preflight
         .header("origin", "https://app.example")
         .header("access-control-request-method", "POST")
-        .header("access-control-request-headers", "authorization,content-type");
+        .header(
+            "access-control-request-headers",
+            "authorization,content-type,unfazed-resumable,last-event-id",
+        );
     let answer = preflight.send().await.unwrap();
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.headers()["access-control-allow-origin"], "https://app.example");
-    assert!(answer.headers()["access-control-allow-headers"].to_str().unwrap().contains("authorization"));
+    let allowed = answer.headers()["access-control-allow-headers"].to_str().unwrap();
+    for header in ["authorization", "unfazed-resumable", "last-event-id"] {
+        assert!(allowed.contains(header), "{allowed}");
+    }
     let request = server.post("/v1/chat/completions", &chat_body(json!({}))).bearer_auth("k");
     let answer = request.header("origin", "https://app.example").send().await.unwrap();
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.headers()["access-control-allow-origin"], "https://app.example");
+    let exposed = answer.headers()["access-control-expose-headers"].to_str().unwrap();
+    assert!(exposed.contains("unfazed-stream-id"), "{exposed}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

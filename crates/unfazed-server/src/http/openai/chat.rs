@@ -10,6 +10,7 @@ use unfazed_wire::FinishReason;
 
 use super::super::error::ApiError;
 use super::super::router::{App, AppState};
+use super::super::streams::resume::{self, Keep};
 use super::answer::{Answer, Shape};
 use super::choice::{Choice, Script};
 use super::fields::Fields;
@@ -24,8 +25,10 @@ use crate::model::Model;
 /// Handles the request.
 pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let arrived = Instant::now();
+    let keep = Keep::wanted(&request)?;
     let prepared = prepare::receive(&app, request, Prepared::new).await?;
     let Prepared { settings, submits, prompt_tokens, scored } = prepared;
+    let stream = resume::open(&app.streams, keep, settings.stream)?;
     let object = if settings.stream { "chat.completion.chunk" } else { "chat.completion" };
     let head = Head::new("chatcmpl-", object, &app.model)?;
     let sequences = app.engine.submit(submits)?;
@@ -43,7 +46,7 @@ pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Res
     });
     let shape = ChatShape { model: Arc::clone(&app.model), scored };
     let answer = Answer { shape, head, choices: choices.collect(), prompt_tokens };
-    answer.send(&settings, &app).await
+    answer.send(&settings, stream, &app).await
 }
 
 /// A request that may be handed to the engine.

@@ -11,6 +11,7 @@ use unfazed_wire::{FinishReason, Submit};
 
 use super::super::error::ApiError;
 use super::super::router::{App, AppState};
+use super::super::streams::resume::{self, Keep};
 use super::answer::{Answer, Shape};
 use super::choice::{Choice, Echo, Script};
 use super::fields::Fields;
@@ -28,8 +29,10 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 /// Handles the request.
 pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let arrived = Instant::now();
+    let keep = Keep::wanted(&request)?;
     let prepared = prepare::receive(&app, request, Prepared::new).await?;
     let Prepared { settings, sequences, prompt_tokens, scored } = prepared;
+    let stream = resume::open(&app.streams, keep, settings.stream)?;
     let head = Head::new("cmpl-", "text_completion", &app.model)?;
     let (submits, scripts): (Vec<_>, Vec<_>) = sequences.into_iter().unzip();
     let sequences = app.engine.submit(submits)?;
@@ -39,7 +42,7 @@ pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Res
         .map(|(script, sequence)| Choice::new(script, sequence, arrived, Arc::clone(&app.metrics)));
     let shape = CompletionShape { model: Arc::clone(&app.model), scored };
     let answer = Answer { shape, head, choices: choices.collect(), prompt_tokens };
-    answer.send(&settings, &app).await
+    answer.send(&settings, stream, &app).await
 }
 
 /// A request that may be handed to the engine.
