@@ -34,4 +34,5 @@ mod sse;
 pub(crate) mod streams;
 
 pub(crate) use auth::ApiKeys;
+pub use openai::parse_request;
 pub(crate) use origin::Callers;

@@ -56,18 +56,7 @@ struct Prepared {
 impl Prepared {
     fn new(app: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
         let model = &app.model;
-        let fields = Fields::parse(body)?;
-        let settings = Settings::read(&fields, model.vocab)?;
-        refuse_unsupported(&fields)?;
-        let logprobs = fields.integer("logprobs", 0..=MAX_TOP_LOGPROBS)?.map(|top| top as u32);
-        let echo = fields.flag("echo")?.unwrap_or(false);
-        let prompts: Option<Prompts> = fields.large("prompt", prompts::EXPECTED)?;
-        let Some(Prompts(prompts)) = prompts else {
-            return Err(ApiError::field(
-                "prompt",
-                format!("prompt is missing: {} is expected", prompts::EXPECTED),
-            ));
-        };
+        let Parsed { settings, logprobs, echo, prompts } = Parsed::read(body, model.vocab)?;
         prepare::sequences(app, prompts.len(), settings.choices)?;
         let maker = Maker::new(model, &settings, echo, logprobs);
         let (mut sequences, mut prompt_tokens) = (Vec::new(), 0);
@@ -78,7 +67,31 @@ impl Prepared {
                 sequences.push(maker.sequence(sequences.len(), choice, &prompt)?);
             }
         }
+        prepare::check_logprobs(settings.stream, sequences.iter().map(|(submit, _)| submit))?;
         Ok(Prepared { settings, sequences, prompt_tokens, scored: logprobs.is_some() })
+    }
+}
+
+/// What a request's body says.
+pub(super) struct Parsed {
+    settings: Settings,
+    logprobs: Option<u32>,
+    echo: bool,
+    prompts: Vec<Prompt>,
+}
+
+impl Parsed {
+    /// Reads and checks a body for a model whose token ids are below `vocab`.
+    pub(super) fn read(body: &[u8], vocab: usize) -> Result<Parsed, ApiError> {
+        let fields = Fields::parse(body)?;
+        let settings = Settings::read(&fields, vocab)?;
+        refuse_unsupported(&fields)?;
+        let logprobs = fields.integer("logprobs", 0..=MAX_TOP_LOGPROBS)?.map(|top| top as u32);
+        let echo = fields.flag("echo")?.unwrap_or(false);
+        let prompts: Option<Prompts> = fields.large("prompt", prompts::EXPECTED)?;
+        let missing = || format!("prompt is missing: {} is expected", prompts::EXPECTED);
+        let Prompts(prompts) = prompts.ok_or_else(|| ApiError::field("prompt", missing()))?;
+        Ok(Parsed { settings, logprobs, echo, prompts })
     }
 }
 
