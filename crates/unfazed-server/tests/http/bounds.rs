@@ -1,5 +1,7 @@
 //! Clients that take more than their share, and those beside them.
 
+use std::time::Duration;
+
 use futures::StreamExt;
 use futures::future::join_all;
 use serde_json::json;
@@ -34,7 +36,9 @@ const AN_IDLE_CONNECTION: &[u8] = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_senders_keep_nobody_out_and_cut_no_answer() {
-    let server = ready(ServeOptions { connections: 8, ..options() }).await;
+    // Nobody runs out of time.
+    let receive_timeout = Duration::from_secs(3600);
+    let server = ready(ServeOptions { connections: 8, receive_timeout, ..options() }).await;
     let stream = server.complete(json!({"prompt": "x", "stream": true})).await;
     for bytes in [HALF_A_HEAD, HALF_A_BODY, AN_IDLE_CONNECTION] {
         let slow = join_all((0..100).map(|_| sender(&server, bytes))).await;
