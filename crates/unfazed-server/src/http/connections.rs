@@ -49,6 +49,8 @@ pub(super) struct Place {
     shared: Arc<Shared>,
     /// Bytes have come that belong to no complete request.
     unread: AtomicBool,
+    /// The request that is answered was refused before it was complete.
+    refused: AtomicBool,
 }
 
 impl Connections {
@@ -78,7 +80,8 @@ impl Connections {
         let (close, closed) = oneshot::channel();
         let phase = Phase::Waiting(Instant::now());
         table.open.insert(number, Open { phase, close: Some(close) });
-        let place = Place { number, shared: Arc::clone(&self.0), unread: AtomicBool::new(false) };
+        let (unread, refused) = (AtomicBool::new(false), AtomicBool::new(false));
+        let place = Place { number, shared: Arc::clone(&self.0), unread, refused };
         Some((Arc::new(place), closed))
     }
 }
@@ -120,13 +123,20 @@ impl Place {
         self.unread.load(Ordering::Relaxed)
     }
 
+    /// Whether the request that is answered was refused before it was complete: no other can follow it.
+    pub(super) fn has_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+
     /// A head is complete and its body is not.
     pub(super) fn receiving(&self) {
+        self.refused.store(false, Ordering::Relaxed);
         self.turn(|_| Phase::Waiting(Instant::now()));
     }
 
     /// Nothing more is expected of the client: its request is complete, or refused as it is.
     pub(super) fn answering(&self, complete: bool) {
+        self.refused.store(!complete, Ordering::Relaxed);
         if complete {
             self.unread.store(false, Ordering::Relaxed);
         }
@@ -210,8 +220,9 @@ mod tests {
         place.heard();
         place.receiving();
         place.answering(false);
-        assert!(place.has_unread());
+        assert!(place.has_unread() && place.has_refused());
+        place.receiving();
         place.answering(true);
-        assert!(!place.has_unread());
+        assert!(!place.has_unread() && !place.has_refused());
     }
 }

@@ -1,5 +1,6 @@
 //! Connections: accepted, served, ended.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,8 +8,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::HttpBody;
-use axum::http::Request;
+use axum::body::{Body, HttpBody};
+use axum::http::{HeaderValue, Request, Response, header};
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -112,12 +113,17 @@ fn answered(
         let (answer, place) = (router.call(request), Arc::clone(&place));
         Box::pin(async move {
             let left = |place: &Place, _| place.flushing();
-            answer.await.map(|response| response.map(|body| Watched::new(body, &place, left)))
+            let mut response = answer.await?.map(|body| Watched::new(body, &place, left));
+            if place.has_refused() {
+                // The rest of its body is not read: a client must not send another request behind it.
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok(response)
         })
     }
 }
 
-type Answered = Result<axum::http::Response<Watched<axum::body::Body>>, std::convert::Infallible>;
+type Answered = Result<Response<Watched<Body>>, Infallible>;
 
 /// A body that says when it is left, and whether it was read to its end.
 struct Watched<B: HttpBody> {

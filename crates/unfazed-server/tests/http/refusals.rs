@@ -148,7 +148,9 @@ async fn a_body_over_the_limit_is_413_and_a_slow_one_408() {
     let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{";
     assert!(raw(&server, head).await.starts_with("HTTP/1.1 408"));
     let head = head.replace("Length: 100", "Length: 1001");
-    assert!(raw(&server, &head).await.starts_with("HTTP/1.1 413"), "the rest is not waited for");
+    let answer = raw(&server, &head).await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "the rest is not waited for");
+    assert!(answer.contains("connection: close"), "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
