@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::Serialize;
+use serde_json::{Value, json};
 use unfazed_formats::BlockFormat;
 use unfazed_formats::config::Family;
 use unfazed_testkit::TinyModel;
@@ -13,7 +14,7 @@ use unfazed_wire::{
     Start, Submit, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs, frame,
 };
 
-/// Write the first inputs of the fuzz targets: small sound files, damaged copies of them, and frames.
+/// Write the first inputs of the fuzz targets: small sound files, damaged copies of them, frames and requests.
 ///
 /// A fuzzer that starts from nothing would first have to find out what a GGUF file is.
 #[derive(clap::Args)]
@@ -26,6 +27,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     models(&arguments.folder)?;
     frames(&arguments.folder)?;
+    requests(&corpus(&arguments.folder, "request")?)?;
     println!("{}", arguments.folder.display());
     Ok(())
 }
@@ -133,6 +135,48 @@ fn from_engine() -> Vec<ToFront> {
             failure: Failure { kind: FailureKind::Engine, message: "it failed".to_owned() },
         },
     ]
+}
+
+/// Bodies with every field that an endpoint knows, and some that are refused.
+fn requests(folder: &Path) -> anyhow::Result<()> {
+    let settings = json!({
+        "model": "any", "stream": true, "stream_options": {"include_usage": true}, "n": 2, "stop": ["a", "b"],
+        "seed": -7, "max_tokens": -1, "max_completion_tokens": 9, "temperature": 0.5, "top_p": 0.5, "top_k": 5,
+        "min_p": 0.1, "repetition_penalty": 1.5, "repeat_penalty": 1.5, "presence_penalty": 1,
+        "frequency_penalty": -1, "logit_bias": {"3": -100}, "ignore_eos": true, "response_format": {"type": "text"},
+        "unknown": [[[{"a": null}]]],
+    });
+    let with = |more: Value| {
+        let mut body = settings.clone();
+        if let (Some(body), Value::Object(more)) = (body.as_object_mut(), more) {
+            body.extend(more);
+        }
+        body
+    };
+    let call = json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}});
+    let messages = json!([
+        {"role": "developer", "content": "<|im_start|>"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "\u{e9}"}]},
+        {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "content": "1", "tool_call_id": "1"},
+    ]);
+    let chat = json!({
+        "messages": messages, "logprobs": true, "top_logprobs": 2, "tools": [{"type": "function"}],
+        "tool_choice": "auto", "chat_template_kwargs": {"a": [1]}, "enable_thinking": false,
+        "add_generation_prompt": true,
+    });
+    put(&folder.join("chat"), with(chat).to_string().as_bytes())?;
+    for (name, prompt) in [
+        ("text", json!("a")),
+        ("texts", json!(["a", "b"])),
+        ("tokens", json!([1, 2])),
+        ("several", json!([[1, 2], [3]])),
+    ] {
+        let more = json!({"prompt": prompt, "echo": true, "logprobs": 1, "suffix": "", "best_of": 1});
+        put(&folder.join(name), with(more).to_string().as_bytes())?;
+    }
+    put(&folder.join("deep"), format!("{{\"messages\": {}1", "[".repeat(200)).as_bytes())?;
+    put(&folder.join("not-utf8"), b"{\"prompt\": \"\xff\"}")
 }
 
 /// A model of a few KB: two layers, narrow.

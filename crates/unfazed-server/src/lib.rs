@@ -18,6 +18,8 @@ mod answer;
 pub mod chat;
 mod error;
 pub mod events;
+#[doc(hidden)]
+pub mod fuzzing;
 mod http;
 mod journal;
 mod model;

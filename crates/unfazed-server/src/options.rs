@@ -32,6 +32,12 @@ pub struct ServeOptions {
     pub max_queue: usize,
     /// Longest request body, in bytes. Longer ones are refused (413).
     pub body_limit: usize,
+    /// Bytes of all bodies that are being received or prepared. More are refused (429).
+    pub body_budget: usize,
+    /// Bytes of all events of streams that wait for their clients or are kept for those that come back.
+    pub stream_budget: usize,
+    /// Most connections at a time; fewer where the system's limit of open files leaves room for fewer.
+    pub connections: usize,
     /// How long a client may take to send a request's head, and again its body (408).
     pub receive_timeout: Duration,
     /// A stream that is silent for this long gets a comment, so that nobody on the way closes it.
@@ -56,6 +62,9 @@ impl Default for ServeOptions {
             drain: Duration::from_secs(30),
             max_queue: 256,
             body_limit: 32 << 20,
+            body_budget: 256 << 20,
+            stream_budget: 256 << 20,
+            connections: 4096,
             receive_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(10),
             stall: Duration::from_secs(5),

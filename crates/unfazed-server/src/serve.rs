@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::sync::watch;
@@ -14,9 +15,11 @@ use unfazed_wire::memory::WEIGHTS_OFFSET;
 use unfazed_wire::{ReadyInfo, Start};
 
 use crate::events::{EffectiveSettings, Event, EventSink, Partition, Ready};
+use crate::http::body::Bodies;
 use crate::http::metrics::{Metrics, UPKEEP_EVERY};
 use crate::http::router::{AppState, router};
-use crate::http::{ApiKeys, Callers, listener};
+use crate::http::streams::Streams;
+use crate::http::{ApiKeys, Callers, descriptors, listener};
 use crate::model::{Model, refused_chats};
 use crate::supervisor::{Engine, Fatal, Keeper, Launch, Limits, Orders, Phase, Sizes};
 use crate::{ServeOptions, ServerError};
@@ -62,6 +65,10 @@ pub async fn serve(
     let model = model?;
     plan.notes.extend(model.template.as_ref().err().map(refused_chats));
     let ready = ready_event(&options, &checkpoint, &plan, address);
+    let limits = listener::Limits {
+        connections: descriptors::connections(options.connections, checkpoint.files.len()),
+        head: options.receive_timeout,
+    };
     let orders = Orders {
         launch: Box::new(launch),
         start,
@@ -79,23 +86,30 @@ pub async fn serve(
         metrics: Arc::clone(&metrics),
         keys: ApiKeys::new(options.api_keys.clone()),
         callers,
-        body_limit: options.body_limit,
-        receive_timeout: options.receive_timeout,
+        bodies: Bodies::new(options.body_limit, options.body_budget, options.receive_timeout),
+        streams: Arc::new(Streams::new(options.stream_budget)),
         keep_alive: options.keep_alive,
         preparing: Arc::new(Semaphore::new(unfazed_host::cores())),
     });
     let keeper = Keeper::start(&engine, orders)
         .map_err(|source| ServerError::System { what: "the keeper's thread cannot be started", source })?;
-    let result = run(&options, app, socket, &engine, &metrics, &events, shutdown).await;
+    let http = Http { socket, router: router(app, options.cors.as_ref()), limits };
+    let result = run(&options, http, &engine, &metrics, &events, shutdown).await;
     end_engine(&engine, keeper).await;
     result.map(|unfinished_requests| events(Event::Shutdown { unfinished_requests }))
+}
+
+/// What answers clients.
+struct Http {
+    socket: TcpListener,
+    router: Router,
+    limits: listener::Limits,
 }
 
 /// Serves until the end and returns how many sequences were ended unfinished.
 async fn run(
     options: &ServeOptions,
-    app: Arc<AppState>,
-    socket: TcpListener,
+    http: Http,
     engine: &Engine,
     metrics: &Metrics,
     events: &EventSink,
@@ -103,8 +117,7 @@ async fn run(
 ) -> Result<usize, ServerError> {
     let (end, ended) = watch::channel(false);
     let mut stop = ended.clone();
-    let routes = router(app, options.cors.as_ref());
-    let http = tokio::spawn(listener::serve(socket, routes, options.receive_timeout, async move {
+    let http = tokio::spawn(listener::serve(http.socket, http.router, http.limits, async move {
         // A sender that is gone means that this function was cancelled: the listener ends too.
         let _ = stop.wait_for(|end| *end).await;
     }));

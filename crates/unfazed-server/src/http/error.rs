@@ -104,11 +104,29 @@ impl ApiError {
             .with_code("request_timeout")
     }
 
+    /// 410: what it was is not kept any more.
+    pub(crate) fn gone(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::GONE, "not_found_error", message).with_code("stream_lost")
+    }
+
+    /// In a stream: so many bytes of it wait for a client that does not read, and their memory is needed.
+    pub(crate) fn unread(bytes: usize) -> ApiError {
+        let message = format!("{bytes} bytes of this stream were not read, and their memory is needed");
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
+            .with_code("client_too_slow")
+    }
+
     /// 413.
     pub(crate) fn too_large(limit: usize) -> ApiError {
         let message = format!("the request's body is over the limit of {limit} bytes");
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
             .with_code("request_too_large")
+    }
+
+    /// 429: there is no room now.
+    pub(crate) fn no_room(code: &'static str, message: impl Into<String>) -> ApiError {
+        let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
+        ApiError { retry_after: true, ..error }.with_code(code)
     }
 
     /// 500: our own fault, or the engine's.
@@ -146,9 +164,7 @@ impl From<Refused> for ApiError {
         match refused {
             Refused::ShuttingDown => ApiError::shutting_down(),
             Refused::QueueFull => {
-                let message = "too many requests are waiting; try again later";
-                let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
-                ApiError { retry_after: true, ..error }.with_code("queue_full")
+                ApiError::no_room("queue_full", "too many requests are waiting; try again later")
             }
         }
     }

@@ -14,10 +14,12 @@ use tokio::sync::Semaphore;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
-use super::auth::ApiKeys;
+use super::auth::{ApiKeys, Caller};
+use super::body::Bodies;
 use super::error::ApiError;
 use super::metrics::{self, Metrics};
 use super::origin::Callers;
+use super::streams::{Streams, resume};
 use super::{health, openai};
 use crate::model::Model;
 use crate::options::CorsOrigins;
@@ -33,8 +35,8 @@ pub(crate) struct AppState {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) keys: ApiKeys,
     pub(crate) callers: Callers,
-    pub(crate) body_limit: usize,
-    pub(crate) receive_timeout: Duration,
+    pub(crate) bodies: Bodies,
+    pub(crate) streams: Arc<Streams>,
     pub(crate) keep_alive: Duration,
     /// Bounds templates and tokenisers at work, so that they leave cores to the engine.
     pub(crate) preparing: Arc<Semaphore>,
@@ -49,7 +51,8 @@ pub(crate) fn router(app: App, cors: Option<&CorsOrigins>) -> Router {
         .route("/chat/completions", post(openai::chat::post))
         .route("/completions", post(openai::completions::post))
         .route("/models", get(openai::models::list))
-        .route("/models/{*model}", get(openai::models::one));
+        .route("/models/{*model}", get(openai::models::one))
+        .route("/streams/{id}", get(resume::get));
     let router = Router::new()
         .merge(openai.clone())
         .nest("/v1", openai)
@@ -68,14 +71,17 @@ pub(crate) fn router(app: App, cors: Option<&CorsOrigins>) -> Router {
 }
 
 /// Stands before every path: counts, and lets in who may.
-async fn gate(State(app): State<App>, request: Request, next: Next) -> Response {
+async fn gate(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let mut count = Count { metrics: &app.metrics, endpoint: endpoint(path), status: CLIENT_LEFT };
     let open = matches!(path, "/health" | "/v1/health");
     let allowed = if open { Ok(()) } else { app.callers.check(request.uri(), request.headers()) };
-    let known = if open { Ok(()) } else { app.keys.check(request.headers()) };
+    let known = if open { Ok(Caller::default()) } else { app.keys.check(request.headers()) };
     let response = match allowed.and(known) {
-        Ok(()) => next.run(request).await,
+        Ok(caller) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
         Err(error) => error.into_response(),
     };
     count.status = response.status().as_u16();
@@ -103,18 +109,23 @@ fn endpoint(path: &str) -> &'static str {
         "/completions" => "completions",
         "/health" => "health",
         "/metrics" => "metrics",
+        path if path.starts_with("/streams/") => "streams",
         path if path == "/models" || path.starts_with("/models/") => "models",
         _ => "other",
     }
 }
 
 async fn unknown_path(uri: Uri) -> ApiError {
-    let path: String = uri.path().chars().take(200).collect();
-    ApiError::not_found(format!("there is nothing at {path}"))
+    ApiError::not_found(format!("there is nothing at {}", shown(uri.path())))
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
-    ApiError::method(format!("{} does not take {method}", uri.path()))
+    ApiError::method(format!("{} does not take {}", shown(uri.path()), shown(method.as_str())))
+}
+
+/// As much of a client's text as an error shows.
+fn shown(text: &str) -> String {
+    text.chars().take(200).collect()
 }
 
 fn panicked(cause: &(dyn Any + Send)) -> Response {
@@ -136,5 +147,5 @@ fn cors_layer(origins: &CorsOrigins) -> CorsLayer {
         .allow_origin(origins)
         .allow_methods([Method::GET, Method::POST])
         .allow_headers(AllowHeaders::mirror_request())
-        .expose_headers([header::RETRY_AFTER])
+        .expose_headers([header::RETRY_AFTER, resume::STREAM_ID])
 }

@@ -27,6 +27,8 @@ pub(crate) enum Step {
     Text(&'static str),
     /// A token by its id.
     Token(u32),
+    /// Waits for `Control::let_go`.
+    Hold,
     /// Progress in the prompt.
     Prefill,
     /// A good end.
@@ -84,7 +86,7 @@ pub(crate) struct Control {
 struct Seen {
     launches: usize,
     may_load: bool,
-    /// A declared wait may end.
+    /// A declared wait may end, and requests that hold go on.
     may_go: bool,
     /// Declared waits sent.
     waits: usize,
@@ -125,7 +127,7 @@ impl Control {
         self.change(|state| state.may_load = false);
     }
 
-    /// Lets a declared wait end.
+    /// Lets a declared wait end, and requests that hold go on.
     pub(crate) fn let_go(&self) {
         self.change(|state| state.may_go = true);
     }
@@ -336,8 +338,12 @@ impl Life<'_> {
     }
 
     fn wait_to_load(&self) {
+        self.wait_until_seen(|state| state.may_load);
+    }
+
+    fn wait_until_seen(&self, may: impl Fn(&Seen) -> bool) {
         let state = self.control.state.lock().unwrap();
-        drop(self.control.changed.wait_timeout_while(state, PATIENCE, |state| !state.may_load).unwrap());
+        drop(self.control.changed.wait_timeout_while(state, PATIENCE, |state| !may(state)).unwrap());
     }
 
     /// Takes files and memory as the real engine does, and seals the weights.
@@ -371,6 +377,10 @@ impl Life<'_> {
                 return Next::Linger;
             }
             Step::Wait => return self.wait(sender),
+            Step::Hold => {
+                self.wait_until_seen(|state| state.may_go);
+                return Next::On;
+            }
             _ => {}
         }
         match messages(submit, step).iter().try_for_each(|message| sender.send(message)) {

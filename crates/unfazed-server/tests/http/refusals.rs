@@ -148,7 +148,9 @@ async fn a_body_over_the_limit_is_413_and_a_slow_one_408() {
     let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{";
     assert!(raw(&server, head).await.starts_with("HTTP/1.1 408"));
     let head = head.replace("Length: 100", "Length: 1001");
-    assert!(raw(&server, &head).await.starts_with("HTTP/1.1 413"), "the rest is not waited for");
+    let answer = raw(&server, &head).await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "the rest is not waited for");
+    assert!(answer.contains("connection: close"), "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -200,15 +202,23 @@ async fn an_allowed_origin_gets_cors_headers_and_its_preflight_needs_no_key() {
     let preflight = preflight
         .header("origin", "https://app.example")
         .header("access-control-request-method", "POST")
-        .header("access-control-request-headers", "authorization,content-type");
+        .header(
+            "access-control-request-headers",
+            "authorization,content-type,unfazed-resumable,last-event-id",
+        );
     let answer = preflight.send().await.unwrap();
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.headers()["access-control-allow-origin"], "https://app.example");
-    assert!(answer.headers()["access-control-allow-headers"].to_str().unwrap().contains("authorization"));
+    let allowed = answer.headers()["access-control-allow-headers"].to_str().unwrap();
+    for header in ["authorization", "unfazed-resumable", "last-event-id"] {
+        assert!(allowed.contains(header), "{allowed}");
+    }
     let request = server.post("/v1/chat/completions", &chat_body(json!({}))).bearer_auth("k");
     let answer = request.header("origin", "https://app.example").send().await.unwrap();
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.headers()["access-control-allow-origin"], "https://app.example");
+    let exposed = answer.headers()["access-control-expose-headers"].to_str().unwrap();
+    assert!(exposed.contains("unfazed-stream-id"), "{exposed}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,10 +11,12 @@
 //! | `memory` | memory that outlives an engine, and who may write it |
 //! | `run` | the chat in pipes |
 //! | `damaged` | damaged model files |
+//! | `bad_requests` | requests that are wrong, too large, too slow or left, and those that follow them |
 
 // A test ends by panicking; clippy's exemption covers test functions only, not what they share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod bad_requests;
 mod command_line;
 mod damaged;
 #[cfg(target_os = "linux")]

@@ -75,6 +75,73 @@ fn sigterm_ends_an_idle_server_with_0() {
 }
 
 #[test]
+fn a_server_told_to_end_refuses_new_requests_and_lets_running_and_queued_ones_end() {
+    let mut server = Server::start(&["--parallel", "1"]);
+    let mut running = server.stream(200);
+    first_text(&mut running);
+    let mut queued = server.stream(20);
+    crate::support::until("a request waits", || server.metric("unfazed_requests_queued") == 1.0);
+    signal(&server.child, Signal::TERM);
+    assert_eq!(server.event("draining")["requests"], 2);
+    let (status, body) = server.request("POST", "/v1/chat/completions", "", &chat("Hi", 1));
+    assert_eq!(status, 503, "{body}");
+    assert!(body.contains("\"shutting_down\""), "{body}");
+    for stream in [&mut running, &mut queued] {
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).unwrap();
+        assert!(rest.contains("\"finish_reason\":\"length\""), "{rest}");
+        assert!(rest.trim_end().ends_with("data: [DONE]"), "{rest}");
+    }
+    assert_eq!(server.event("shutdown")["unfinished_requests"], 0);
+    assert_eq!(wait(&mut server.child).code(), Some(0));
+}
+
+/// A server whose engine is stopped while it loads, and the engine. An engine that was faster is left to itself.
+#[cfg(target_os = "linux")]
+fn loading(args: &[&str]) -> (Server, rustix::process::Pid) {
+    loop {
+        let server = Server::launch(args);
+        let engine = loop {
+            if let Some(engine) = server.engine_if_started() {
+                break rustix::process::Pid::from_raw(i32::try_from(engine).unwrap()).unwrap();
+            }
+        };
+        rustix::process::kill_process(engine, Signal::STOP).unwrap();
+        if server.request("GET", "/health", "", &Value::Null).0 == 503 {
+            return (server, engine);
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_that_loads_ends_with_a_word_to_those_who_wait_for_it() {
+    let (mut server, _) = loading(&["--drain-seconds", "0"]);
+    let mut stream = server.stream(10);
+    crate::support::until("a request waits", || server.metric("unfazed_requests_queued") == 1.0);
+    signal(&server.child, Signal::TERM);
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("\"shutting_down\""), "{rest}");
+    assert!(rest.trim_end().ends_with("data: [DONE]"), "{rest}");
+    assert_eq!(server.event("shutdown")["unfinished_requests"], 1);
+    assert_eq!(wait(&mut server.child).code(), Some(0));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_second_ctrl_c_ends_a_server_that_loads_at_once() {
+    let (mut server, engine) = loading(&[]);
+    let _stream = server.stream(10);
+    crate::support::until("a request waits", || server.metric("unfazed_requests_queued") == 1.0);
+    signal(&server.child, Signal::INT);
+    assert_eq!(server.event("draining")["requests"], 1);
+    signal(&server.child, Signal::INT);
+    assert_eq!(wait(&mut server.child).code(), Some(130));
+    rustix::process::kill_process(engine, Signal::CONT).unwrap();
+}
+
+#[test]
 fn a_second_ctrl_c_ends_at_once() {
     let mut server = Server::start(&[]);
     let mut stream = server.stream(2000);
@@ -95,6 +162,7 @@ fn the_drain_time_bounds_how_long_a_stream_may_go_on() {
     let mut rest = String::new();
     stream.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("\"error\""), "a stream that was cut says so: {rest}");
+    assert!(rest.trim_end().ends_with("data: [DONE]"), "{rest}");
     assert_eq!(wait(&mut server.child).code(), Some(0));
 }
 

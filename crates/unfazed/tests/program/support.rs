@@ -96,12 +96,31 @@ impl Server {
     /// The same with variables in its environment.
     pub(crate) fn start_in(variables: &[(&str, &str)], args: &[&str]) -> Server {
         let mut command = program(&["serve", "--port", "0"]);
-        command.args(args).envs(variables.iter().copied()).stderr(Stdio::inherit());
-        let mut child = command.spawn().unwrap();
+        let mut server = Server::spawn(command.args(args).envs(variables.iter().copied()));
+        server.ready = server.event("ready");
+        server
+    }
+
+    /// Starts it and waits until it listens.
+    pub(crate) fn launch(args: &[&str]) -> Server {
+        Server::spawn(program(&["serve", "--port", "0"]).args(args))
+    }
+
+    /// Starts it with at most so many open files, in each of its processes.
+    pub(crate) fn with_open_files(files: u32) -> Server {
+        let mut shell = Command::new("/bin/sh");
+        let limited = format!("ulimit -n {files} && exec \"$0\" serve --port 0");
+        shell.args(["-c", &limited, env!("CARGO_BIN_EXE_unfazed")]).env_remove("UNFAZED_API_KEY");
+        let mut server = Server::spawn(shell.stdin(Stdio::null()).stdout(Stdio::piped()));
+        server.ready = server.event("ready");
+        server
+    }
+
+    fn spawn(command: &mut Command) -> Server {
+        let mut child = command.stderr(Stdio::inherit()).spawn().unwrap();
         let events = lines(child.stdout.take().unwrap());
         let mut server = Server { child, port: 0, ready: Value::Null, events };
-        server.ready = server.event("ready");
-        server.port = u16::try_from(server.ready["port"].as_u64().unwrap()).unwrap();
+        server.port = u16::try_from(server.event("listening")["port"].as_u64().unwrap()).unwrap();
         server
     }
 
@@ -140,10 +159,32 @@ impl Server {
 
     /// A request and its whole answer: status and body.
     pub(crate) fn request(&self, method: &str, path: &str, key: &str, body: &Value) -> (u16, String) {
-        let mut answer = String::new();
-        self.open(method, path, key, body).read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+        let mut answer = Vec::new();
+        self.open(method, path, key, body).read_to_end(&mut answer).unwrap();
+        status_and_body(&answer)
+    }
+
+    /// Sends bytes as they are, as far as the server takes them, and returns status and body of what it answers before
+    /// it closes the connection.
+    pub(crate) fn send(&self, bytes: &[u8]) -> (u16, String) {
+        let mut socket = self.connect();
+        let mut writer = socket.try_clone().unwrap();
+        let mut answer = Vec::new();
+        std::thread::scope(|scope| {
+            // An early answer is read while the rest is still being sent.
+            scope.spawn(move || drop(writer.write_all(bytes)));
+            // A connection may be reset behind its answer.
+            let _ = socket.read_to_end(&mut answer);
+            let _ = socket.shutdown(std::net::Shutdown::Both);
+        });
+        status_and_body(&answer)
+    }
+
+    /// A connection.
+    pub(crate) fn connect(&self) -> TcpStream {
+        let socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket
     }
 
     /// A chat request that is being answered in a stream.
@@ -156,8 +197,7 @@ impl Server {
 
     /// HTTP 1.0 keeps this client plain: no chunks, and the answer ends with the connection.
     pub(crate) fn open(&self, method: &str, path: &str, key: &str, body: &Value) -> TcpStream {
-        let mut socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut socket = self.connect();
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let length = body.len();
         let port = self.port;
@@ -181,10 +221,23 @@ impl Server {
     /// The engine's process id.
     #[cfg(target_os = "linux")]
     pub(crate) fn engine(&self) -> u32 {
-        let engines = crate::processes::children(self.child.id());
-        assert_eq!(engines.len(), 1, "the server has one engine");
-        engines[0]
+        self.engine_if_started().expect("the server has an engine")
     }
+
+    /// The same, `None` before it was started.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn engine_if_started(&self) -> Option<u32> {
+        let engines = crate::processes::children(self.child.id());
+        assert!(engines.len() <= 1, "the server has one engine");
+        engines.first().copied()
+    }
+}
+
+/// Of a whole answer; its body is not chunked.
+fn status_and_body(answer: &[u8]) -> (u16, String) {
+    let answer = text(answer);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer but {answer:?}"));
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
 impl Drop for Server {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
-use futures::stream::{self, BoxStream, SelectAll};
+use futures::stream::{self, BoxStream, SelectAll, select_all};
 use futures::{Stream, StreamExt, future};
 use serde::Serialize;
 use serde_json::Value;
@@ -13,6 +13,7 @@ use unfazed_wire::FinishReason;
 use super::super::error::ApiError;
 use super::super::router::AppState;
 use super::super::sse;
+use super::super::streams::Opened;
 use super::choice::{Choice, News};
 use super::response::{Head, TimingsBlock, Totals, Usage};
 use super::settings::Settings;
@@ -53,12 +54,16 @@ struct Body<'a> {
 }
 
 impl<S: Shape> Answer<S> {
-    /// Sends the answer as the request wants it: streamed, or whole.
-    pub(crate) async fn send(self, settings: &Settings, app: &AppState) -> Result<Response, ApiError> {
-        if settings.stream {
-            Ok(self.stream(settings.include_usage, app.keep_alive))
-        } else {
-            self.whole().await
+    /// Sends the answer as the request wants it: to a stream, or whole.
+    pub(crate) async fn send(
+        self,
+        settings: &Settings,
+        stream: Option<Opened>,
+        app: &AppState,
+    ) -> Result<Response, ApiError> {
+        match stream {
+            Some(stream) => Ok(self.stream(settings.include_usage, stream, app.keep_alive)),
+            None => self.whole().await,
         }
     }
 
@@ -91,7 +96,7 @@ impl<S: Shape> Answer<S> {
     }
 
     /// Streams all choices as their tokens come.
-    fn stream(self, include_usage: bool, keep_alive: Duration) -> Response {
+    fn stream(self, include_usage: bool, stream: Opened, keep_alive: Duration) -> Response {
         let begun = vec![false; self.choices.len()];
         let writer = Writer {
             left: self.choices.len(),
@@ -101,8 +106,9 @@ impl<S: Shape> Answer<S> {
             include_usage,
             begun,
         };
-        let news = stream::select_all(self.choices.into_iter().map(|choice| choice.news().boxed()));
-        sse::answer(chunks(writer, news), keep_alive)
+        let news = select_all(self.choices.into_iter().map(|choice| choice.news().boxed()));
+        tokio::spawn(stream.maker.run(chunks(writer, news)));
+        sse::answer(stream.reader, keep_alive)
     }
 }
 

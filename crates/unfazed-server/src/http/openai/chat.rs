@@ -10,6 +10,7 @@ use unfazed_wire::FinishReason;
 
 use super::super::error::ApiError;
 use super::super::router::{App, AppState};
+use super::super::streams::resume::{self, Keep};
 use super::answer::{Answer, Shape};
 use super::choice::{Choice, Script};
 use super::fields::Fields;
@@ -24,8 +25,10 @@ use crate::model::Model;
 /// Handles the request.
 pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let arrived = Instant::now();
+    let keep = Keep::wanted(&request)?;
     let prepared = prepare::receive(&app, request, Prepared::new).await?;
     let Prepared { settings, submits, prompt_tokens, scored } = prepared;
+    let stream = resume::open(&app.streams, keep, settings.stream)?;
     let object = if settings.stream { "chat.completion.chunk" } else { "chat.completion" };
     let head = Head::new("chatcmpl-", object, &app.model)?;
     let sequences = app.engine.submit(submits)?;
@@ -43,7 +46,7 @@ pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Res
     });
     let shape = ChatShape { model: Arc::clone(&app.model), scored };
     let answer = Answer { shape, head, choices: choices.collect(), prompt_tokens };
-    answer.send(&settings, &app).await
+    answer.send(&settings, stream, &app).await
 }
 
 /// A request that may be handed to the engine.
@@ -57,17 +60,41 @@ struct Prepared {
 impl Prepared {
     fn new(app: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
         let model = &app.model;
-        let fields = Fields::parse(body)?;
-        let settings = Settings::read(&fields, model.vocab)?;
+        let Parsed { settings, logprobs, messages, options } = Parsed::read(body, model.vocab)?;
         prepare::sequences(app, 1, settings.choices)?;
-        let logprobs = top_logprobs(&fields)?;
-        let prompt = render(model, &fields)?;
+        let prompt = render(model, messages, &options)?;
         let stop_tokens =
             if settings.ignore_eos { Vec::new() } else { model.tokenizer.end_tokens().to_vec() };
         let wanted = Wanted { default_max_tokens: usize::MAX, logprobs, prompt_logprobs: None, stop_tokens };
         let submit = |choice| prepare::submit(model, "messages", &prompt, choice, &settings, &wanted);
-        let submits = (0..settings.choices).map(submit).collect::<Result<_, _>>()?;
+        let submits: Vec<_> = (0..settings.choices).map(submit).collect::<Result<_, _>>()?;
+        prepare::check_logprobs(settings.stream, &submits)?;
         Ok(Prepared { settings, submits, prompt_tokens: prompt.len(), scored: logprobs.is_some() })
+    }
+}
+
+/// What a request's body says.
+pub(super) struct Parsed {
+    settings: Settings,
+    logprobs: Option<u32>,
+    messages: Vec<Value>,
+    options: RenderOptions,
+}
+
+impl Parsed {
+    /// Reads and checks a body for a model whose token ids are below `vocab`.
+    pub(super) fn read(body: &[u8], vocab: usize) -> Result<Parsed, ApiError> {
+        let fields = Fields::parse(body)?;
+        Ok(Parsed {
+            settings: Settings::read(&fields, vocab)?,
+            logprobs: top_logprobs(&fields)?,
+            messages: messages::read(&fields)?,
+            options: RenderOptions {
+                add_generation_prompt: fields.flag("add_generation_prompt")?.unwrap_or(true),
+                tools: tools(&fields)?,
+                kwargs: template_kwargs(&fields)?,
+            },
+        })
     }
 }
 
@@ -85,17 +112,11 @@ fn top_logprobs(fields: &Fields<'_>) -> Result<Option<u32>, ApiError> {
 }
 
 /// Renders the chat template and counts its tokens.
-fn render(model: &Model, fields: &Fields<'_>) -> Result<Vec<u32>, ApiError> {
-    let messages = messages::read(fields)?;
+fn render(model: &Model, messages: Vec<Value>, options: &RenderOptions) -> Result<Vec<u32>, ApiError> {
     prepare::check_bytes(model, "messages", messages::text_bytes(&messages))?;
     let template = model.template.as_ref().map_err(rendering_error)?;
-    let options = RenderOptions {
-        add_generation_prompt: fields.flag("add_generation_prompt")?.unwrap_or(true),
-        tools: tools(fields)?,
-        kwargs: template_kwargs(fields)?,
-    };
     let segments =
-        template.render(&Value::Array(messages), &options).map_err(|error| rendering_error(&error))?;
+        template.render(&Value::Array(messages), options).map_err(|error| rendering_error(&error))?;
     prepare::encode_segments(model, &segments)
 }
 

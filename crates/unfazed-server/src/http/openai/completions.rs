@@ -11,6 +11,7 @@ use unfazed_wire::{FinishReason, Submit};
 
 use super::super::error::ApiError;
 use super::super::router::{App, AppState};
+use super::super::streams::resume::{self, Keep};
 use super::answer::{Answer, Shape};
 use super::choice::{Choice, Echo, Script};
 use super::fields::Fields;
@@ -28,8 +29,10 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 /// Handles the request.
 pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let arrived = Instant::now();
+    let keep = Keep::wanted(&request)?;
     let prepared = prepare::receive(&app, request, Prepared::new).await?;
     let Prepared { settings, sequences, prompt_tokens, scored } = prepared;
+    let stream = resume::open(&app.streams, keep, settings.stream)?;
     let head = Head::new("cmpl-", "text_completion", &app.model)?;
     let (submits, scripts): (Vec<_>, Vec<_>) = sequences.into_iter().unzip();
     let sequences = app.engine.submit(submits)?;
@@ -39,7 +42,7 @@ pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Res
         .map(|(script, sequence)| Choice::new(script, sequence, arrived, Arc::clone(&app.metrics)));
     let shape = CompletionShape { model: Arc::clone(&app.model), scored };
     let answer = Answer { shape, head, choices: choices.collect(), prompt_tokens };
-    answer.send(&settings, &app).await
+    answer.send(&settings, stream, &app).await
 }
 
 /// A request that may be handed to the engine.
@@ -53,18 +56,7 @@ struct Prepared {
 impl Prepared {
     fn new(app: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
         let model = &app.model;
-        let fields = Fields::parse(body)?;
-        let settings = Settings::read(&fields, model.vocab)?;
-        refuse_unsupported(&fields)?;
-        let logprobs = fields.integer("logprobs", 0..=MAX_TOP_LOGPROBS)?.map(|top| top as u32);
-        let echo = fields.flag("echo")?.unwrap_or(false);
-        let prompts: Option<Prompts> = fields.large("prompt", prompts::EXPECTED)?;
-        let Some(Prompts(prompts)) = prompts else {
-            return Err(ApiError::field(
-                "prompt",
-                format!("prompt is missing: {} is expected", prompts::EXPECTED),
-            ));
-        };
+        let Parsed { settings, logprobs, echo, prompts } = Parsed::read(body, model.vocab)?;
         prepare::sequences(app, prompts.len(), settings.choices)?;
         let maker = Maker::new(model, &settings, echo, logprobs);
         let (mut sequences, mut prompt_tokens) = (Vec::new(), 0);
@@ -75,7 +67,31 @@ impl Prepared {
                 sequences.push(maker.sequence(sequences.len(), choice, &prompt)?);
             }
         }
+        prepare::check_logprobs(settings.stream, sequences.iter().map(|(submit, _)| submit))?;
         Ok(Prepared { settings, sequences, prompt_tokens, scored: logprobs.is_some() })
+    }
+}
+
+/// What a request's body says.
+pub(super) struct Parsed {
+    settings: Settings,
+    logprobs: Option<u32>,
+    echo: bool,
+    prompts: Vec<Prompt>,
+}
+
+impl Parsed {
+    /// Reads and checks a body for a model whose token ids are below `vocab`.
+    pub(super) fn read(body: &[u8], vocab: usize) -> Result<Parsed, ApiError> {
+        let fields = Fields::parse(body)?;
+        let settings = Settings::read(&fields, vocab)?;
+        refuse_unsupported(&fields)?;
+        let logprobs = fields.integer("logprobs", 0..=MAX_TOP_LOGPROBS)?.map(|top| top as u32);
+        let echo = fields.flag("echo")?.unwrap_or(false);
+        let prompts: Option<Prompts> = fields.large("prompt", prompts::EXPECTED)?;
+        let missing = || format!("prompt is missing: {} is expected", prompts::EXPECTED);
+        let Prompts(prompts) = prompts.ok_or_else(|| ApiError::field("prompt", missing()))?;
+        Ok(Parsed { settings, logprobs, echo, prompts })
     }
 }
 

@@ -14,8 +14,8 @@ use super::super::error::ApiError;
 const MAX_FIELDS: usize = 1000;
 /// Longest text of a setting, in bytes: a bias for each token of a large vocabulary fits.
 const MAX_SETTING_BYTES: usize = 4 << 20;
-/// Most JSON values in a field that is kept as JSON. Each takes up to 100 bytes, however short its text is.
-const MAX_VALUES: usize = 1 << 20;
+/// Most JSON values in a field. Each takes up to 100 bytes, however short its text is.
+const MAX_VALUES: usize = 1 << 19;
 /// Most characters of a value in an error.
 const SHOWN: usize = 60;
 
@@ -46,7 +46,7 @@ impl<'a> Fields<'a> {
                 let message = format!("{name} has {bytes} bytes: at most {MAX_SETTING_BYTES} are taken");
                 Err(ApiError::field(name, message))
             }
-            _ => self.large(name, expected),
+            _ => self.tree(name, expected),
         }
     }
 
@@ -212,7 +212,8 @@ mod tests {
         let body = list("0", MAX_VALUES);
         let error =
             Fields::parse(body.as_bytes()).unwrap().tree::<serde_json::Value>("x", "a list").unwrap_err();
-        assert!(message(&error).contains("more than 1048576 values"), "{}", message(&error));
+        assert!(message(&error).contains("more than 524288 values"), "{}", message(&error));
+        assert!(Fields::parse(body.as_bytes()).unwrap().get::<serde_json::Value>("x", "a list").is_err());
         let body = list("\",[{\\\"\"", 10);
         assert!(Fields::parse(body.as_bytes()).unwrap().tree::<serde_json::Value>("x", "a list").is_ok());
         assert_eq!(values(r#"["a,[{\",", {"b": 1}]"#), 4);

@@ -25,3 +25,12 @@ mod prepare;
 mod prompts;
 mod response;
 mod settings;
+
+/// Reads a body as both endpoints do, chats first, without a model. The statuses of the errors.
+pub fn parse_request(body: &[u8]) -> [Result<(), u16>; 2] {
+    /// Token ids are below it.
+    const VOCAB: usize = 1000;
+    let chat = chat::Parsed::read(body, VOCAB).map(drop);
+    let completion = completions::Parsed::read(body, VOCAB).map(drop);
+    [chat, completion].map(|result| result.map_err(|error| error.status.as_u16()))
+}

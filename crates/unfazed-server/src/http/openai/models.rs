@@ -1,6 +1,7 @@
 //! `GET /v1/models` and `GET /v1/models/{model}`.
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use serde_json::{Value, json};
 
@@ -14,7 +15,12 @@ pub(crate) async fn list(State(app): State<App>) -> Json<Value> {
 }
 
 /// The model by its name.
-pub(crate) async fn one(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn one(
+    State(app): State<App>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let Path(id) =
+        id.map_err(|error| ApiError::field("model", format!("the path: {}", error.body_text())))?;
     if id == app.model.id {
         return Ok(Json(describe(&app.model)));
     }

@@ -6,11 +6,13 @@ use axum::extract::Request;
 use unfazed_tokenizer::{Segment, TokenizerError};
 use unfazed_wire::{RequestId, Sampling, Submit};
 
-use super::super::body;
 use super::super::error::ApiError;
 use super::super::router::{App, AppState};
 use super::settings::Settings;
 use crate::model::Model;
+
+/// Most log probabilities that are held for an answer. Each takes up to 500 bytes.
+const MAX_LOGPROBS: usize = 1 << 21;
 
 /// Reads a request's body and makes of it what may be handed to the engine.
 pub(crate) async fn receive<T: Send + 'static>(
@@ -18,9 +20,9 @@ pub(crate) async fn receive<T: Send + 'static>(
     request: Request,
     prepare: impl FnOnce(&AppState, &[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let body = body::read(request.into_body(), app.body_limit, app.receive_timeout).await?;
+    let body = app.bodies.read(request.into_body()).await?;
     app.engine.check(1)?;
-    off_the_async_threads(app, move |app| prepare(app, &body)).await
+    off_the_async_threads(app, move |app| prepare(app, body.bytes())).await
 }
 
 /// Runs what may take long (parsing, templates, tokenising) on a thread that may block. Only so many run at a time; a
@@ -78,6 +80,29 @@ pub(crate) fn sequences(app: &AppState, prompts: usize, choices: usize) -> Resul
     Err(ApiError::field("n", message))
 }
 
+/// Refuses an answer whose log probabilities would take more memory than an answer should. Those of a stream's tokens
+/// are sent as they come, those of a prompt at once.
+pub(crate) fn check_logprobs<'a>(
+    stream: bool,
+    submits: impl IntoIterator<Item = &'a Submit>,
+) -> Result<(), ApiError> {
+    let count = |positions: usize, top: Option<u32>| {
+        top.map_or(0, |top| positions.saturating_mul((top as usize).saturating_add(1)))
+    };
+    let most = submits.into_iter().fold(0usize, |sum, submit| {
+        let tokens = if stream { 0 } else { count(submit.max_tokens, submit.logprobs) };
+        sum.saturating_add(tokens).saturating_add(count(submit.prompt.len(), submit.prompt_logprobs))
+    });
+    if most <= MAX_LOGPROBS {
+        return Ok(());
+    }
+    let message = format!(
+        "logprobs: up to {most} log probabilities would be answered with at once, and {MAX_LOGPROBS} are at most: \
+         lower max_tokens or their number at each token, or stream"
+    );
+    Err(ApiError::field("logprobs", message))
+}
+
 /// What a sequence is made of beside its settings.
 pub(crate) struct Wanted {
     /// Most tokens where the request does not say.
@@ -123,4 +148,34 @@ pub(crate) fn submit(
         prompt_logprobs: wanted.prompt_logprobs,
         resumed: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn submit(max_tokens: usize, logprobs: Option<u32>, prompt_logprobs: Option<u32>) -> Submit {
+        Submit {
+            request: RequestId(0),
+            prompt: vec![1; 1000],
+            max_tokens,
+            sampling: Sampling::default(),
+            stop_tokens: Vec::new(),
+            logprobs,
+            prompt_logprobs,
+            resumed: None,
+        }
+    }
+
+    #[test]
+    fn log_probabilities_are_refused_where_an_answer_would_hold_too_many_at_once() {
+        let check = |stream, submit: Submit| check_logprobs(stream, &vec![submit; 100]).is_ok();
+        assert!(check(false, submit(20_000, Some(0), None)));
+        assert!(!check(false, submit(20_000, Some(1), None)));
+        assert!(check(true, submit(20_000, Some(20), None)), "a stream sends them as they come");
+        assert!(check(true, submit(0, None, Some(19))));
+        assert!(!check(true, submit(0, None, Some(20))), "a prompt's are sent at once");
+        assert!(check(false, submit(usize::MAX, None, None)));
+        assert!(!check(false, submit(usize::MAX, Some(u32::MAX), None)));
+    }
 }

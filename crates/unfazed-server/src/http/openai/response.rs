@@ -1,15 +1,11 @@
 //! What both endpoints answer with: ids, usage, timings.
 
-use std::fmt::Write;
-
 use serde::Serialize;
 use unfazed_wire::{FinishReason, Timings};
 
 use super::super::error::ApiError;
+use super::super::random_id::RandomId;
 use crate::model::{self, Model};
-
-/// Random bytes of an id.
-const ID_BYTES: usize = 16;
 
 /// What every body and chunk of one answer begins with.
 #[derive(Clone, Debug, Serialize)]
@@ -24,13 +20,7 @@ pub(crate) struct Head {
 impl Head {
     /// A new answer's; the id is `prefix` and random digits.
     pub(crate) fn new(prefix: &str, object: &'static str, model: &Model) -> Result<Head, ApiError> {
-        let mut bytes = [0; ID_BYTES];
-        getrandom::fill(&mut bytes).map_err(|error| ApiError::internal(format!("no random id: {error}")))?;
-        let mut id = prefix.to_owned();
-        for byte in bytes {
-            // Writing to a String cannot fail.
-            let _ = write!(id, "{byte:02x}");
-        }
+        let id = format!("{prefix}{}", RandomId::new()?);
         let (model_id, fingerprint) = (model.id.clone(), model.fingerprint.clone());
         Ok(Head { id, object, created: model::now(), model: model_id, system_fingerprint: fingerprint })
     }

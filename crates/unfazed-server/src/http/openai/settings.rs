@@ -181,7 +181,8 @@ fn logit_bias(fields: &Fields<'_>, vocab: usize) -> Result<Vec<(u32, f32)>, ApiE
             }
         }
     });
-    checked.collect()
+    // Two texts may be one id.
+    checked.collect::<Result<BTreeMap<u32, f32>, ApiError>>().map(|biases| biases.into_iter().collect())
 }
 
 #[cfg(test)]

@@ -1,0 +1,3 @@
+//! Entries for fuzz targets. Not part of the API.
+
+pub use crate::http::parse_request;
