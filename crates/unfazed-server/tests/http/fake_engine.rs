@@ -439,9 +439,14 @@ fn messages(submit: &Submit, step: &Step) -> Vec<ToFront> {
             let failure = Failure { kind: *kind, message: "layer 3 says NaN".to_owned() };
             vec![ToFront::Failed { request, failure }]
         }
-        Step::Wait | Step::Hang | Step::Stick | Step::HangUp | Step::Shrink | Step::Die | Step::Signal(_) => {
-            Vec::new()
-        }
+        Step::Wait
+        | Step::Hold
+        | Step::Hang
+        | Step::Stick
+        | Step::HangUp
+        | Step::Shrink
+        | Step::Die
+        | Step::Signal(_) => Vec::new(),
     }
 }
 
