@@ -83,7 +83,7 @@ pub enum Event {
     RequestSuspected {
         /// Its number.
         request: u64,
-        /// Deaths in a row that look alike, in which it gained nothing.
+        /// Deaths in a row in which it gained nothing.
         deaths: u32,
     },
     /// A sequence ended the engine by itself and was given up.
