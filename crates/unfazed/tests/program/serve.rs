@@ -101,8 +101,13 @@ fn a_server_told_to_end_refuses_new_requests_and_lets_running_and_queued_ones_en
 fn loading(args: &[&str]) -> (Server, rustix::process::Pid) {
     loop {
         let server = Server::launch(args);
+        // Before it is a program of its own its parent waits for it and could not end.
+        let is_engine = |pid: &u32| {
+            let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            arguments.split(|byte| *byte == 0).nth(1) == Some(b"engine")
+        };
         let engine = loop {
-            if let Some(engine) = server.engine_if_started() {
+            if let Some(engine) = server.engine_if_started().filter(is_engine) {
                 break rustix::process::Pid::from_raw(i32::try_from(engine).unwrap()).unwrap();
             }
         };
