@@ -193,13 +193,14 @@ impl Arguments {
 impl Kill {
     fn strike(server: &Server, signal: Signal) -> Result<Kill> {
         let engine = server.engine()?;
-        if signal == Signal::SEGV {
-            // The first one only takes away the handler that looks for stack overflows.
-            kill_process(engine, signal)?;
-            std::thread::sleep(Duration::from_millis(1));
-        }
         let struck = Instant::now();
         kill_process(engine, signal)?;
+        // The first SIGSEGV only takes away the handler that looks for stack overflows, so there are several.
+        std::thread::spawn(move || {
+            while kill_process(engine, signal).is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
         Ok(Kill { signal, struck, ready: None })
     }
 
