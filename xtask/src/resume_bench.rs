@@ -36,6 +36,9 @@ pub(crate) struct Arguments {
     /// Kill by SIGSEGV too, with core dumps enabled
     #[arg(long)]
     core_dumps: bool,
+    /// Seconds of rest before the first request, in which the engine may gather its weights into huge pages
+    #[arg(long, value_name = "SECONDS", default_value_t = 15)]
+    rest: u64,
     /// What moments are drawn from
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -62,6 +65,8 @@ struct Answer {
 /// What one kill took.
 struct Stop {
     signal: Signal,
+    /// Until the engine had ended.
+    exit: Duration,
     /// Until the next engine was ready.
     ready: Duration,
     /// Until the next token.
@@ -72,6 +77,8 @@ struct Stop {
 struct Kill {
     signal: Signal,
     struck: Instant,
+    /// When the engine had ended.
+    exit: Option<Instant>,
     /// When the next engine was ready.
     ready: Option<Instant>,
 }
@@ -81,6 +88,7 @@ impl Arguments {
         // Where an engine that dumps its core does so.
         let folder = tempfile::tempdir()?;
         let server = Server::start(self.command(folder.path())?)?;
+        tokio::time::sleep(Duration::from_secs(self.rest)).await;
         let undisturbed = self.stream(&server, &[]).await?;
         let disturbed = self.stream(&server, &self.signals()).await?;
         ensure!(undisturbed.tokens == disturbed.tokens, "the disturbed answer is another one");
@@ -201,15 +209,21 @@ impl Kill {
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        Ok(Kill { signal, struck, ready: None })
+        Ok(Kill { signal, struck, exit: None, ready: None })
     }
 
     /// What it took, if the token that came `now` is of the next engine.
     fn stop(&mut self, server: &Server, now: Instant) -> Option<Stop> {
-        let ready = |(came, event): (Instant, Value)| (event["event"] == "engine_ready").then_some(came);
-        self.ready = self.ready.or_else(|| server.past_events().find_map(ready));
-        let ready = self.ready.filter(|ready| *ready <= now)?;
-        Some(Stop { signal: self.signal, ready: ready - self.struck, token: now - self.struck })
+        for (came, event) in server.past_events() {
+            if event["event"] == "engine_exit" {
+                self.exit.get_or_insert(came);
+            } else if event["event"] == "engine_ready" {
+                self.ready.get_or_insert(came);
+            }
+        }
+        let (exit, ready) = (self.exit?, self.ready.filter(|ready| *ready <= now)?);
+        let after = |moment: Instant| moment - self.struck;
+        Some(Stop { signal: self.signal, exit: after(exit), ready: after(ready), token: after(now) })
     }
 }
 
@@ -252,8 +266,9 @@ fn print_stops(name: &str, stops: &[Stop], signal: Signal) {
         let at = |at: usize| times.get(at).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3);
         format!("median {:.0} ms, worst {:.0} ms", at(times.len() / 2), at(times.len().saturating_sub(1)))
     };
-    println!("{name}, to the next token: {}", times(|stop| stop.token));
+    println!("{name}, to the engine's end: {}", times(|stop| stop.exit));
     println!("{name}, to the next ready engine: {}", times(|stop| stop.ready));
+    println!("{name}, to the next token: {}", times(|stop| stop.token));
 }
 
 /// 0 if there is none, as where the system gives core dumps to another program.

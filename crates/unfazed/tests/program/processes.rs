@@ -17,25 +17,24 @@ pub(crate) fn children(parent: u32) -> Vec<u32> {
     children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
-/// Whether a process is there and has not ended.
+/// Whether a process is there and has not ended, to its last thread.
 pub(crate) fn runs(pid: u32) -> bool {
-    state(&format!("/proc/{pid}/stat")).is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    states(pid).iter().any(|state| !matches!(state, 'Z' | 'X'))
 }
 
 /// Waits until a process that got SIGSTOP does nothing more.
 pub(crate) fn until_stopped(pid: u32) {
-    let stopped = || {
-        let tasks = entries(&format!("/proc/{pid}/task"));
-        tasks.iter().all(|task| state(&format!("{}/stat", task.display())) == Some('T'))
-    };
-    until("all threads are stopped", stopped);
+    until("all threads are stopped", || states(pid).iter().all(|state| *state == 'T'));
 }
 
-/// The state of a process or thread, one letter.
-fn state(stat: &str) -> Option<char> {
-    let stat = std::fs::read_to_string(stat).ok()?;
-    // It follows the name, which is in parentheses.
-    stat.rsplit(')').next()?.trim_start().chars().next()
+/// The state of each thread of a process, one letter.
+fn states(pid: u32) -> Vec<char> {
+    let state = |task: PathBuf| {
+        let stat = std::fs::read_to_string(task.join("stat")).ok()?;
+        // It follows the name, which is in parentheses.
+        stat.rsplit(')').next()?.trim_start().chars().next()
+    };
+    entries(&format!("/proc/{pid}/task")).into_iter().filter_map(state).collect()
 }
 
 /// Sends a signal to a process; nothing happens if it has ended.
