@@ -22,7 +22,9 @@ pub(crate) fn gather(mapping: &Arc<Mapping>, used: usize) {
             tracing::debug!(%error, "huge pages are not gathered, since it would slow requests");
             return;
         }
-        tracing::debug!(gathered = work(&mapping, used), used, "huge pages under the weights");
+        // Not among the fields of the line below, which are only computed where it is logged.
+        let gathered = work(&mapping, used);
+        tracing::debug!(gathered, used, "huge pages under the weights");
     });
     if let Err(error) = started {
         tracing::debug!(%error, "no thread to gather huge pages");
