@@ -74,7 +74,7 @@ fn write_frames<T: Serialize>(folder: &Path, sender: &str, messages: &[T]) -> an
 
 fn from_front() -> Vec<ToEngine> {
     let start = Start {
-        files: vec!["model-00001-of-00002.gguf".to_owned(), "model-00002-of-00002.gguf".to_owned()],
+        headers: vec![1, 2, 3],
         context: 2048,
         parallel: 4,
         pages: 300,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use unfazed_device::KvShape;
 use unfazed_device::cpu::{CpuConfig, CpuDevice};
 use unfazed_formats::source::FileSource;
-use unfazed_formats::{Checkpoint, ModelConfig};
+use unfazed_formats::{Headers, ModelConfig};
 use unfazed_kernels::Isa;
 use unfazed_model::Sources;
 use unfazed_store::{Loader, PositionalReader, Reader};
@@ -30,7 +30,7 @@ pub(crate) struct Loaded {
     pub(crate) weights: Option<(Arc<Mapping>, usize)>,
 }
 
-/// Reads the model's headers, checks them, and loads what an earlier engine has not loaded.
+/// Finds the model's tensors, checks them, and loads what an earlier engine has not loaded.
 ///
 /// # Errors
 ///
@@ -43,15 +43,12 @@ pub(crate) fn load(
     let clock = MonotonicClock::new();
     let isa = isa(start.isa.as_deref())?;
     let memory = Memory::receive(start, &mut descriptors)?;
-    let mut checkpoint = {
-        let _wait = progress.waits.declare("reading the model's headers".to_owned());
-        Checkpoint::read(sources(&start.files, descriptors)?).map_err(refusal)?
-    };
-    let limits = limits(start, checkpoint.config.vocab)?;
-    let sources = Sources::find(&checkpoint).map_err(refusal)?;
+    let headers = Headers::decode(&start.headers).map_err(refusal)?;
+    let limits = limits(start, headers.config.vocab)?;
+    let sources = Sources::find(&headers).map_err(refusal)?;
     progress.to_load.store(sources.bytes(), Ordering::Relaxed);
-    let reader = Arc::new(PositionalReader::of(&mut checkpoint));
-    let model = &checkpoint.config;
+    let reader = Arc::new(PositionalReader::new(Arc::new(files(&headers.files, descriptors)?)));
+    let model = &headers.config;
     let kv = kv_shape(model, &limits);
     let (kv_memory, kept) = memory::pages(&memory.kv, &kv)?;
     let config = CpuConfig {
@@ -121,7 +118,7 @@ fn isa(name: Option<&str>) -> Result<Isa, EngineError> {
     Ok(isa)
 }
 
-fn sources(names: &[String], files: Vec<OwnedFd>) -> Result<Vec<FileSource>, EngineError> {
+fn files(names: &[String], files: Vec<OwnedFd>) -> Result<Vec<FileSource>, EngineError> {
     if names.len() != files.len() {
         return Err(refusal(format!("{} files were named and {} handed over", names.len(), files.len())));
     }

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::thread::{JoinHandle, spawn};
 
 use unfazed_engine::{EngineError, run};
-use unfazed_formats::Checkpoint;
-use unfazed_formats::source::{ByteSource, FileSource};
+use unfazed_formats::source::FileSource;
+use unfazed_formats::{Checkpoint, Headers};
 use unfazed_wire::link::{self, Receiver, Sender};
 use unfazed_wire::memory::{KvSegment, Segment, WEIGHTS_OFFSET};
 use unfazed_wire::{
@@ -48,14 +48,14 @@ fn front() -> Front {
     Front { sender, receiver, engine }
 }
 
-fn demo() -> Vec<FileSource> {
+fn demo() -> Checkpoint {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/stories-moe-29m-Q4_0.gguf");
-    Checkpoint::open_files(&path).unwrap()
+    Checkpoint::open(&path).unwrap()
 }
 
-fn start(files: &[FileSource]) -> Start {
+fn start(model: &Checkpoint) -> Start {
     Start {
-        files: files.iter().map(|file| file.name().to_owned()).collect(),
+        headers: Headers::from(model).encode().unwrap(),
         context: 256,
         parallel: 2,
         pages: 16,
@@ -94,7 +94,17 @@ impl Front {
     }
 
     fn next(&mut self) -> ToFront {
-        self.receiver.receive().unwrap().unwrap()
+        self.next_or_end().unwrap()
+    }
+
+    /// The next message, signs of life left out.
+    fn next_or_end(&mut self) -> Option<ToFront> {
+        loop {
+            match self.receiver.receive().unwrap() {
+                Some(ToFront::Working) => {}
+                message => return message,
+            }
+        }
     }
 
     /// Waits for Ready; checks the progress before it.
@@ -125,7 +135,7 @@ impl Front {
                         .extend(events.iter().filter(|event| event.request.0 == id).map(|event| event.token));
                 }
                 ToFront::Finished { request, reason, .. } if request.0 == id => return (tokens, reason),
-                ToFront::Finished { .. } | ToFront::Prefill { .. } | ToFront::Working => {}
+                ToFront::Finished { .. } | ToFront::Prefill { .. } => {}
                 ToFront::Admitted { .. } => {}
                 other => panic!("{other:?} instead of an answer"),
             }
@@ -150,9 +160,9 @@ impl Front {
 
 #[test]
 fn an_engine_loads_computes_and_ends_after_a_shutdown() {
-    let files = demo();
+    let model = demo();
     let mut front = front();
-    front.start(&start(&files), &files);
+    front.start(&start(&model), &model.files);
     let ready = front.ready();
     assert_eq!(ready.threads, 2);
     assert!(ready.weight_bytes > 10_000_000 && ready.kv_bytes == 4 * 8 * 2 * 64 * 32 * 16);
@@ -164,14 +174,14 @@ fn an_engine_loads_computes_and_ends_after_a_shutdown() {
     front.sender.send(&submit(3, 8)).unwrap();
     front.sender.send(&ToEngine::Shutdown).unwrap();
     assert_eq!(front.answer(3).0, tokens);
-    assert_eq!(front.receiver.receive::<ToFront>().unwrap(), None);
+    assert_eq!(front.next_or_end(), None);
     assert!(front.engine.join().unwrap().is_ok());
 }
 
 #[test]
 fn the_next_engine_finds_weights_and_pages_where_the_last_one_left_them() {
-    let files = demo();
-    let start = start(&files);
+    let model = demo();
+    let start = start(&model);
     let memory = Memory::new(&start);
     let submit = |max_tokens, resumed| match submit(1, max_tokens) {
         ToEngine::Submit(submit) => ToEngine::Submit(Box::new(Submit { resumed, ..*submit })),
@@ -179,7 +189,7 @@ fn the_next_engine_finds_weights_and_pages_where_the_last_one_left_them() {
     };
     let run = |message: ToEngine| {
         let mut front = front();
-        front.start_on(&start, &files, &memory);
+        front.start_on(&start, &model.files, &memory);
         let ready = front.ready();
         front.sender.send(&message).unwrap();
         let mut kept = 0;
@@ -210,13 +220,13 @@ fn the_next_engine_finds_weights_and_pages_where_the_last_one_left_them() {
 
 #[test]
 fn memory_that_is_not_what_the_front_says_is_refused_by_name() {
-    let files = demo();
+    let model = demo();
     let failure = |change: fn(&mut Memory)| {
-        let start = start(&files);
+        let start = start(&model);
         let mut memory = Memory::new(&start);
         change(&mut memory);
         let mut front = front();
-        front.start_on(&start, &files, &memory);
+        front.start_on(&start, &model.files, &memory);
         front.load_failure()
     };
     let short = failure(|memory| memory.kv = Segment::create("KV pages", 4096).unwrap());
@@ -227,9 +237,9 @@ fn memory_that_is_not_what_the_front_says_is_refused_by_name() {
 
 #[test]
 fn an_engine_ends_with_its_socket_even_while_it_computes() {
-    let files = demo();
+    let model = demo();
     let mut front = front();
-    front.start(&start(&files), &files);
+    front.start(&start(&model), &model.files);
     front.ready();
     front.sender.send(&submit(1, 200)).unwrap();
     while !matches!(front.next(), ToFront::Tokens(_)) {}
@@ -253,23 +263,27 @@ fn a_first_message_other_than_start_is_refused() {
 
 #[test]
 fn a_model_that_cannot_be_loaded_is_refused_in_one_line_by_name() {
-    let files = demo();
+    let model = demo();
     let failure = |change: fn(&mut Start)| {
         let mut front = front();
-        let mut start = start(&files);
+        let mut start = start(&model);
         change(&mut start);
-        front.start(&start, &files);
+        front.start(&start, &model.files);
         front.load_failure()
     };
     assert!(failure(|start| start.isa = Some("sse9".into())).contains("instruction set sse9 is unknown"));
-    assert!(failure(|start| start.files.clear()).contains("0 files were named and 1 handed over"));
+    assert!(failure(|start| start.headers.truncate(100)).contains("headers do not decode"));
     assert!(failure(|start| start.chunk = 0).contains("chunk is 0"));
     assert!(failure(|start| start.page_tokens = 7).contains("page_tokens: 7"));
 
-    let text = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(text.path(), "not a model\nat all").unwrap();
-    let source = FileSource::new("notes.gguf", text.reopen().unwrap()).unwrap();
+    let mut nothing = front();
+    nothing.start(&start(&model), &[]);
+    assert!(nothing.load_failure().contains("1 files were named and 0 handed over"));
+
+    // The headers are sound, and the file was cut since they were read.
+    let cut = FileSource::new("cut.gguf", tempfile::tempfile().unwrap()).unwrap();
     let mut front = front();
-    front.start(&start(std::slice::from_ref(&source)), std::slice::from_ref(&source));
-    assert!(front.load_failure().starts_with("notes.gguf: "));
+    front.start(&start(&model), &[cut]);
+    let failure = front.load_failure();
+    assert!(failure.starts_with("stories-moe-29m-Q4_0.gguf: cannot read"), "{failure}");
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use crate::gguf::split::{PARTS_MAX, PartName};
 use crate::huggingface::{Fields, TokenizerFiles};
 use crate::source::FileSource;
@@ -17,7 +19,7 @@ pub const FILES_MAX: usize = 250;
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// How a checkpoint's files are laid out; decides the tensors' names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Layout {
     /// One or several GGUF files.
     Gguf,

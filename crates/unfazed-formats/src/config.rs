@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::FormatError;
 
 /// Which family of architectures a model belongs to (one file each in `unfazed-model`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Family {
     /// Llama and its relatives (SmolLM2): `llama` / `LlamaForCausalLM`.
     Llama,
@@ -16,7 +18,7 @@ pub enum Family {
 }
 
 /// Shape of a model. All numbers were checked against bounds and against each other when they were read.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelConfig {
     /// Family of architectures.
     pub family: Family,
@@ -47,7 +49,7 @@ pub struct ModelConfig {
 }
 
 /// Shape of a mixture-of-experts feed-forward part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertConfig {
     /// Experts in a layer.
     pub count: usize,
@@ -60,7 +62,7 @@ pub struct ExpertConfig {
 }
 
 /// Rotary position embedding.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RopeConfig {
     /// Base of the frequencies (theta).
     pub base: f32,
@@ -74,7 +76,7 @@ pub struct RopeConfig {
 }
 
 /// Which dimensions rotate together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RopePairing {
     /// `(2i, 2i + 1)`.
     Neighbours,
@@ -83,7 +85,7 @@ pub enum RopePairing {
 }
 
 /// How frequencies are changed.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum RopeScaling {
     /// Not at all.
     None,

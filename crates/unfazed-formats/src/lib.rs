@@ -9,6 +9,7 @@
 //! | [`huggingface`] | `config.json`, safetensors headers, `tokenizer.json` |
 //! | [`config`] | a model's shape, the same for both layouts |
 //! | [`checkpoint`] | a model's files opened and read: the entry point |
+//! | [`headers`] | the part of a checkpoint that another process needs to compute the model |
 //!
 //! Everything here parses bytes from outside: every size and offset is checked before it is used, allocation
 //! is bounded by what the file holds, and nothing panics on bad input.
@@ -18,6 +19,7 @@ pub mod checkpoint;
 pub mod config;
 mod error;
 pub mod gguf;
+pub mod headers;
 pub mod huggingface;
 pub mod source;
 pub mod tensor;
@@ -26,5 +28,6 @@ pub use block::BlockFormat;
 pub use checkpoint::{Checkpoint, TokenizerSource};
 pub use config::ModelConfig;
 pub use error::FormatError;
+pub use headers::Headers;
 pub use source::ByteSource;
 pub use tensor::{Extent, FileId, TensorInfo};

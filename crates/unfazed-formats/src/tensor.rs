@@ -1,13 +1,15 @@
 //! Where a tensor's bytes are and what they mean.
 
+use serde::{Deserialize, Serialize};
+
 use crate::BlockFormat;
 
 /// Index into a checkpoint's files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FileId(pub u32);
 
 /// A run of bytes in a file. Checked against the file's length when the header was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Extent {
     /// Which file.
     pub file: FileId,
@@ -26,7 +28,7 @@ impl Extent {
 }
 
 /// A tensor as its file describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorInfo {
     /// The name in the file.
     pub name: String,

@@ -3,28 +3,27 @@
 use std::collections::BTreeSet;
 
 use unfazed_formats::config::ExpertConfig;
-use unfazed_formats::source::ByteSource;
-use unfazed_formats::{Checkpoint, Extent, ModelConfig, TensorInfo};
+use unfazed_formats::{Extent, Headers, ModelConfig, TensorInfo};
 use unfazed_store::{MatrixSource, VectorSource};
 
 use crate::ModelError;
 use crate::names::{ExpertNames, Global, Names, PerExpert, PerLayer};
 
-/// The tensors of a checkpoint; remembers which were asked for, so that what is left over can be judged.
+/// The tensors of a model; remembers which were asked for, so that what is left over can be judged.
 pub(crate) struct Catalog<'c> {
-    checkpoint: &'c Checkpoint,
+    headers: &'c Headers,
     family: &'static str,
     names: Names,
     used: BTreeSet<&'c str>,
 }
 
 impl<'c> Catalog<'c> {
-    pub(crate) fn new(checkpoint: &'c Checkpoint, family: &'static str) -> Catalog<'c> {
-        Catalog { checkpoint, family, names: Names(checkpoint.layout), used: BTreeSet::new() }
+    pub(crate) fn new(headers: &'c Headers, family: &'static str) -> Catalog<'c> {
+        Catalog { headers, family, names: Names(headers.layout), used: BTreeSet::new() }
     }
 
     pub(crate) fn config(&self) -> &'c ModelConfig {
-        &self.checkpoint.config
+        &self.headers.config
     }
 
     /// A matrix `[rows, columns]` of the whole model.
@@ -105,7 +104,7 @@ impl<'c> Catalog<'c> {
     /// of the tensors that were asked for.
     pub(crate) fn finish(self) -> Result<u64, ModelError> {
         let mut bytes = 0u64;
-        for (name, info) in &self.checkpoint.tensors {
+        for (name, info) in &self.headers.tensors {
             if self.used.contains(name.as_str()) {
                 bytes = bytes.saturating_add(info.extent.len);
                 continue;
@@ -203,7 +202,7 @@ impl<'c> Catalog<'c> {
         shape: &[usize],
         reason: &'static str,
     ) -> Result<&'c TensorInfo, ModelError> {
-        let Some((key, info)) = self.checkpoint.tensors.get_key_value(name) else {
+        let Some((key, info)) = self.headers.tensors.get_key_value(name) else {
             return Err(ModelError::Missing {
                 file: self.first_file(),
                 tensor: name.to_owned(),
@@ -264,13 +263,15 @@ impl<'c> Catalog<'c> {
     }
 
     fn file_of(&self, info: &TensorInfo) -> String {
-        let file = self.checkpoint.files.get(info.extent.file.0 as usize);
-        file.map_or_else(|| self.checkpoint.name.clone(), |file| file.name().to_owned())
+        self.file(info.extent.file.0 as usize)
     }
 
     fn first_file(&self) -> String {
-        let file = self.checkpoint.files.first();
-        file.map_or_else(|| self.checkpoint.name.clone(), |file| file.name().to_owned())
+        self.file(0)
+    }
+
+    fn file(&self, index: usize) -> String {
+        self.headers.files.get(index).map_or_else(|| "the model".to_owned(), String::clone)
     }
 }
 

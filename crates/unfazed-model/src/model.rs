@@ -2,7 +2,7 @@
 
 use unfazed_device::{Batch, Device, DeviceError};
 use unfazed_formats::config::Family;
-use unfazed_formats::{Checkpoint, ModelConfig};
+use unfazed_formats::{Checkpoint, Headers, ModelConfig};
 use unfazed_store::{MatrixSource, VectorSource};
 
 use crate::ModelError;
@@ -24,7 +24,7 @@ pub struct Model<D: Device> {
 }
 
 impl Sources {
-    /// Finds the tensors of a checkpoint's family and checks their shapes, formats and lengths against its
+    /// Finds the tensors of a model's family and checks their shapes, formats and lengths against its
     /// configuration. Tensors that the family does not have are refused by name (a bias that is left out gives fluent
     /// nonsense), except those that change nothing: `rope_freqs.weight` (already in the configuration),
     /// `*.rotary_emb.inv_freq`, and an output table beside tied embeddings.
@@ -32,19 +32,19 @@ impl Sources {
     /// # Errors
     ///
     /// All but [`ModelError::Device`].
-    pub fn find(checkpoint: &Checkpoint) -> Result<Sources, ModelError> {
-        let family = match checkpoint.config.family {
+    pub fn find(headers: &Headers) -> Result<Sources, ModelError> {
+        let family = match headers.config.family {
             Family::Llama => llama::NAME,
             Family::Qwen3 => qwen3::NAME,
             Family::Qwen3Moe => qwen3moe::NAME,
         };
-        let mut catalog = Catalog::new(checkpoint, family);
-        let weights = match checkpoint.config.family {
+        let mut catalog = Catalog::new(headers, family);
+        let weights = match headers.config.family {
             Family::Llama => llama::find(&mut catalog)?,
             Family::Qwen3 => qwen3::find(&mut catalog)?,
             Family::Qwen3Moe => qwen3moe::find(&mut catalog)?,
         };
-        Ok(Sources { config: checkpoint.config.clone(), weights, bytes: catalog.finish()? })
+        Ok(Sources { config: headers.config.clone(), weights, bytes: catalog.finish()? })
     }
 
     /// Bytes in the files of all tensors that will be loaded.
@@ -52,7 +52,7 @@ impl Sources {
         self.bytes
     }
 
-    /// Loads the weights, in an order that follows from the checkpoint's headers alone.
+    /// Loads the weights, in an order that follows from the headers alone.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl<D: Device> Model<D> {
     ///
     /// Those of [`Sources::find`] and [`Sources::load`].
     pub fn load(checkpoint: &Checkpoint, device: &mut D) -> Result<Model<D>, ModelError> {
-        Sources::find(checkpoint)?.load(device)
+        Sources::find(&checkpoint.into())?.load(device)
     }
 
     /// The model's shape.

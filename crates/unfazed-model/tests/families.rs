@@ -9,7 +9,7 @@ use common::{EXPERTS, Recorder, add, checkpoint};
 use unfazed_device::{Batch, BatchRow, PageId};
 use unfazed_formats::checkpoint::Layout;
 use unfazed_formats::config::Family;
-use unfazed_formats::{BlockFormat, Checkpoint};
+use unfazed_formats::{BlockFormat, Checkpoint, Headers};
 use unfazed_model::{Model, Sources};
 
 fn operations(checkpoint: &Checkpoint) -> Vec<String> {
@@ -21,7 +21,7 @@ fn operations(checkpoint: &Checkpoint) -> Vec<String> {
 }
 
 fn refusal(checkpoint: &Checkpoint) -> String {
-    match Sources::find(checkpoint) {
+    match Sources::find(&checkpoint.into()) {
         Ok(_) => panic!("the checkpoint was accepted"),
         Err(error) => error.to_string(),
     }
@@ -92,7 +92,7 @@ fn a_stack_of_experts_is_cut_into_equal_parts_in_order() {
 #[test]
 fn the_bytes_announced_are_those_of_all_tensors() {
     let checkpoint = checkpoint(Family::Qwen3Moe, Layout::HuggingFace);
-    let sources = Sources::find(&checkpoint).unwrap();
+    let sources = Sources::find(&Headers::from(&checkpoint)).unwrap();
     assert_eq!(sources.bytes(), checkpoint.tensor_bytes);
 }
 
@@ -103,7 +103,7 @@ fn tied_embeddings_are_loaded_once_and_an_output_table_beside_them_is_left_out()
     let all = operations(&checkpoint);
     assert_eq!(all[all.len() - 2], "output output_norm.weight 0.000001 token_embd.weight");
     let output = checkpoint.tensors["output.weight"].extent.len;
-    assert_eq!(Sources::find(&checkpoint).unwrap().bytes(), checkpoint.tensor_bytes - output);
+    assert_eq!(Sources::find(&Headers::from(&checkpoint)).unwrap().bytes(), checkpoint.tensor_bytes - output);
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn a_tensor_that_the_family_does_not_use_is_refused_and_harmless_ones_are_not() 
     let mut checkpoint = checkpoint(Family::Llama, Layout::Gguf);
     add(&mut checkpoint, "rope_freqs.weight", &[12], BlockFormat::F32);
     add(&mut checkpoint, "model.layers.0.self_attn.rotary_emb.inv_freq", &[12], BlockFormat::F32);
-    Sources::find(&checkpoint).unwrap();
+    Sources::find(&Headers::from(&checkpoint)).unwrap();
 }
 
 #[test]

@@ -9,7 +9,7 @@ use axum::Router;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::sync::watch;
-use unfazed_formats::{ByteSource, Checkpoint};
+use unfazed_formats::{Checkpoint, Headers};
 use unfazed_plan::{PAGE_TOKENS, Plan, needs};
 use unfazed_wire::memory::WEIGHTS_OFFSET;
 use unfazed_wire::{ReadyInfo, Start};
@@ -55,7 +55,7 @@ pub async fn serve(
     let engine = Engine::new(capacity, Arc::clone(&metrics), Arc::clone(&events));
     // Built before the engine starts: a tokenizer that cannot be is a refusal, and no engine has to be ended for it.
     let model_id = options.model_id.clone();
-    let start = start_message(&options, &checkpoint, &plan);
+    let start = start_message(&options, &checkpoint, &plan)?;
     let (checkpoint, mut plan, model) = tokio::task::spawn_blocking(move || {
         let model = Model::new(model_id, &checkpoint, &plan);
         (checkpoint, plan, model)
@@ -206,9 +206,13 @@ fn memory_sizes(checkpoint: &Checkpoint, plan: &Plan) -> Sizes {
 }
 
 /// The engine's first message. The keeper fills in the memory.
-fn start_message(options: &ServeOptions, checkpoint: &Checkpoint, plan: &Plan) -> Start {
-    Start {
-        files: checkpoint.files.iter().map(|file| file.name().to_owned()).collect(),
+fn start_message(options: &ServeOptions, checkpoint: &Checkpoint, plan: &Plan) -> Result<Start, ServerError> {
+    let headers = Headers::from(checkpoint).encode().map_err(|error| ServerError::System {
+        what: "the model's headers cannot be handed over",
+        source: std::io::Error::other(error),
+    })?;
+    Ok(Start {
+        headers,
         context: plan.context.0,
         parallel: plan.parallel,
         pages: plan.pages,
@@ -218,7 +222,7 @@ fn start_message(options: &ServeOptions, checkpoint: &Checkpoint, plan: &Plan) -
         isa: options.isa.clone(),
         weight_memory: 0,
         kv_memory: 0,
-    }
+    })
 }
 
 /// What makes the `ready` event once the engine says what it is.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use unfazed_formats::Extent;
 use unfazed_formats::source::{ByteSource, FileSource};
-use unfazed_formats::{Checkpoint, Extent};
 
 use crate::StoreError;
 
@@ -19,14 +19,9 @@ pub struct PositionalReader {
 }
 
 impl PositionalReader {
-    /// Reads the files of a checkpoint.
+    /// Reads these files; [`unfazed_formats::FileId`] is the index.
     pub fn new(files: Arc<Vec<FileSource>>) -> PositionalReader {
         PositionalReader { files }
-    }
-
-    /// Takes the files out of a checkpoint.
-    pub fn of(checkpoint: &mut Checkpoint) -> PositionalReader {
-        PositionalReader::new(Arc::new(std::mem::take(&mut checkpoint.files)))
     }
 }
 

@@ -24,8 +24,9 @@ pub enum ToEngine {
 /// What an engine needs to begin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
-    /// Base names of the model's files, in the order of the descriptors.
-    pub files: Vec<String>,
+    /// The model's headers, as `unfazed-formats` encodes them, with the base names of its files in the order of the
+    /// descriptors.
+    pub headers: Vec<u8>,
     /// Longest sequence (prompt and answer), in tokens.
     pub context: usize,
     /// Sequences computed side by side.

@@ -49,7 +49,8 @@ pub struct CpuConfig<'a> {
     /// Memory for the KV pages, as an earlier device left it; `None` takes memory of the device's own. Not used with
     /// float activations.
     pub kv_memory: Option<Buffer<f16>>,
-    /// Goes up with each layer that is computed: in a long step it tells a stuck device from a slow one.
+    /// Goes up with each layer that is computed and each page that is checked: in a long step it tells a stuck device
+    /// from a slow one.
     pub pulse: Arc<AtomicU64>,
 }
 
@@ -379,7 +380,7 @@ impl Device for CpuDevice {
     }
 
     fn digests(&mut self, spans: &[PageSpan]) -> Result<Vec<u64>, DeviceError> {
-        digests(&mut self.compute, &self.pages, &self.limits.kv, spans)
+        digests(&mut self.compute, &self.pages, &self.limits.kv, spans, &self.pulse)
     }
 
     fn finish(&mut self) -> Result<&[f32], DeviceError> {

@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code)]
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use unfazed_kernels::Isa;
 use unfazed_kernels::attention::{KvBits, KvLayout, digest};
 
@@ -16,6 +18,7 @@ pub(super) fn digests(
     pages: &Pages,
     kv: &KvShape,
     spans: &[PageSpan],
+    pulse: &AtomicU64,
 ) -> Result<Vec<u64>, DeviceError> {
     let mut starts = Vec::with_capacity(spans.len());
     let mut len = 0;
@@ -32,6 +35,7 @@ pub(super) fn digests(
     let isa = compute.isa;
     compute.units(spans.len(), &|_, unit| {
         let span = &spans[unit];
+        pulse.fetch_add(1, Ordering::Relaxed);
         // SAFETY: each span comes up once, and these are its digests.
         let part = unsafe { parts.part(starts[unit]..starts[unit] + span.slots.len()) };
         match &pages.memory {

@@ -4,10 +4,12 @@
 
 mod dequantise;
 
+use serde::{Deserialize, Serialize};
+
 pub use dequantise::{dequantise, k_scales};
 
 /// How the weights of a tensor are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[allow(non_camel_case_types, missing_docs)]
 pub enum BlockFormat {
     F32,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use unfazed_device::cpu::{CpuConfig, CpuDevice};
 use unfazed_device::{Batch, BatchRow, KvShape, PageId};
-use unfazed_formats::Checkpoint;
+use unfazed_formats::{Checkpoint, Headers};
 use unfazed_kernels::Isa;
 use unfazed_model::{Model, Sources};
 use unfazed_store::{Loader, PositionalReader};
@@ -49,9 +49,9 @@ impl Runner {
 
     pub fn open_with(path: &Path, setup: Setup) -> Runner {
         let Setup { mode, isa, threads, chunk } = setup;
-        let mut checkpoint = Checkpoint::open(path).unwrap();
-        let sources = Sources::find(&checkpoint).unwrap();
-        let reader = Arc::new(PositionalReader::of(&mut checkpoint));
+        let checkpoint = Checkpoint::open(path).unwrap();
+        let sources = Sources::find(&Headers::from(&checkpoint)).unwrap();
+        let reader = Arc::new(PositionalReader::new(Arc::new(checkpoint.files)));
         let model = &checkpoint.config;
         let kv = KvShape {
             layers: model.layers,

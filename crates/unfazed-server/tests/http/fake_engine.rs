@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use unfazed_formats::Headers;
 use unfazed_server::{Exit, Launch, Process};
 use unfazed_wire::link::{self, Receiver, Sender};
 use unfazed_wire::memory::Segment;
@@ -348,9 +349,10 @@ impl Life<'_> {
 
     /// Takes files and memory as the real engine does, and seals the weights.
     fn take(&self, start: Start, mut descriptors: Vec<OwnedFd>) {
-        assert_eq!(descriptors.len(), start.files.len() + 2, "files, weights, KV pages");
+        let files = Headers::decode(&start.headers).unwrap().files.len();
+        assert_eq!(descriptors.len(), files + 2, "files, weights, KV pages");
         let mut next = |what, bytes| {
-            let descriptor = descriptors.remove(start.files.len());
+            let descriptor = descriptors.remove(files);
             let file = File::from(descriptor.try_clone().unwrap());
             (Segment::received(what, descriptor, bytes).unwrap(), file)
         };
