@@ -10,8 +10,8 @@ use unfazed_formats::config::Family;
 use unfazed_testkit::TinyModel;
 use unfazed_testkit::damage::{Damage, Damager};
 use unfazed_wire::{
-    BUILD_ID, Failure, FailureKind, FinishReason, LoadFailure, Progress, ReadyInfo, RequestId, Sampling,
-    Start, Submit, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs, frame,
+    BUILD_ID, Failure, FailureKind, FinishReason, LoadFailure, LoadFault, Progress, ReadyInfo, RequestId,
+    Sampling, Start, Submit, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs, frame,
 };
 
 /// Write the first inputs of the fuzz targets: small sound files, damaged copies of them, frames and requests.
@@ -121,7 +121,10 @@ fn from_engine() -> Vec<ToFront> {
         ToFront::Working,
         ToFront::Waiting { what: "model.gguf".to_owned(), ms: 1500 },
         ToFront::Ready(ready),
-        ToFront::LoadFailed(LoadFailure { message: "model.gguf: a field is missing".to_owned() }),
+        ToFront::LoadFailed(LoadFailure {
+            fault: LoadFault::Machine,
+            message: "model.gguf: a field is missing".to_owned(),
+        }),
         ToFront::Admitted { request, kept: 32, missing: 7 },
         ToFront::Prefill { request, done: 32, total: 39 },
         ToFront::PromptLogprobs { request, tokens: vec![scored.clone(), scored.clone()] },

@@ -87,6 +87,8 @@ impl Drop for Beat {
 
 struct Signs {
     progress: Progress,
+    /// From this length on a wait is told.
+    long: Duration,
     loaded: u64,
     pulse: u64,
 }
@@ -95,7 +97,7 @@ impl Signs {
     /// Nothing is new yet.
     fn new(progress: Progress) -> Signs {
         let [loaded, pulse] = [&progress.loaded, &progress.pulse].map(|count| count.load(Ordering::Relaxed));
-        Signs { progress, loaded, pulse }
+        Signs { progress, long: LONG, loaded, pulse }
     }
 
     /// What is new since the last call.
@@ -112,7 +114,7 @@ impl Signs {
             signs.push(ToFront::Working);
         }
         if let Some((what, since)) = self.progress.waits.longest()
-            && since >= LONG
+            && since >= self.long
         {
             let ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
             signs.push(ToFront::Waiting { what, ms });
@@ -136,8 +138,9 @@ mod tests {
         assert_eq!(signs.next(), [ToFront::Loading { done: 3, total: 10 }, ToFront::Working]);
         assert_eq!(signs.next(), []);
         let _wait = progress.waits.declare("a slow disk".to_owned());
+        signs.long = Duration::MAX;
         assert_eq!(signs.next(), [], "a short wait is nobody's concern");
-        thread::sleep(LONG);
+        signs.long = Duration::ZERO;
         assert!(matches!(&signs.next()[..], [ToFront::Waiting { what, .. }] if what == "a slow disk"));
     }
 }

@@ -66,33 +66,33 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Lets waiting requests run while there is room, and says so. [`Engine::step`] does it too; by itself it lets the
+    /// Lets the next waiting request run, if there is room, and says so. [`Engine::step`] does it too; by itself it lets the
     /// front know who takes part in a step before it is computed.
-    pub fn admit(&mut self) -> Vec<ToFront> {
-        let mut out = std::mem::take(&mut self.outbox);
-        while let Some(first) = self.scheduler.next() {
-            let found = match &self.kept {
-                Some(kept) if first.may_keep > 0 => {
-                    kept.find(&mut self.device, &first.tokens, first.may_keep).unwrap_or_else(|error| {
-                        tracing::warn!(%error, "KV pages of an earlier engine cannot be checked");
-                        Found::default()
-                    })
-                }
-                _ => Found::default(),
-            };
-            let Some(sequence) = self.scheduler.admit(&found, self.clock.now()) else { break };
-            if let (Some(kept), Some(pages)) = (&mut self.kept, &sequence.pages) {
-                kept.reserved(pages.all(), found.pages.len());
+    pub fn admit_next(&mut self) -> Option<ToFront> {
+        let first = self.scheduler.next()?;
+        let found = match &self.kept {
+            Some(kept) if first.may_keep > 0 => {
+                kept.find(&mut self.device, &first.tokens, first.may_keep).unwrap_or_else(|error| {
+                    tracing::warn!(%error, "KV pages of an earlier engine cannot be checked");
+                    Found::default()
+                })
             }
-            let (request, kept, missing) = (sequence.request, sequence.computed, sequence.pending());
-            out.push(ToFront::Admitted { request, kept, missing });
+            _ => Found::default(),
+        };
+        let sequence = self.scheduler.admit(found, self.clock.now())?;
+        if let (Some(kept), Some(pages)) = (&mut self.kept, &sequence.pages) {
+            kept.reserved(pages.all(), sequence.computed);
         }
-        out
+        let (request, kept, missing) = (sequence.request, sequence.computed, sequence.pending());
+        Some(ToFront::Admitted { request, kept, missing })
     }
 
     /// Computes a step, if anything runs, and returns what the front must know.
     pub fn step(&mut self) -> Vec<ToFront> {
-        let mut out = self.admit();
+        let mut out = std::mem::take(&mut self.outbox);
+        while let Some(message) = self.admit_next() {
+            out.push(message);
+        }
         let Some((batch, work)) = self.scheduler.plan() else { return out };
         #[cfg(feature = "fault-plan")]
         crate::fault_plan::before(&batch);

@@ -1,5 +1,6 @@
 //! The one error type of this crate: why an engine process ended before its time.
 
+use unfazed_wire::LoadFault;
 use unfazed_wire::link::LinkError;
 
 /// What ends an engine process. Faults of single requests are messages to the front instead.
@@ -13,8 +14,13 @@ pub enum EngineError {
     #[error("the front's first message is not Start")]
     NotStarted,
     /// The model could not be loaded; the front has been told.
-    #[error("{0}")]
-    Load(String),
+    #[error("{message}")]
+    Load {
+        /// Whose fault it is.
+        fault: LoadFault,
+        /// One line for people.
+        message: String,
+    },
     /// A thread could not be started.
     #[error("cannot start the computing thread: {0}")]
     Thread(#[source] std::io::Error),

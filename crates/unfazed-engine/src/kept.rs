@@ -128,18 +128,15 @@ impl KeptPages {
     fn candidates(&self, tokens: &[u32]) -> Vec<(PageId, PageRecord)> {
         let mut candidates = Vec::new();
         let mut account = Account::default();
-        let mut taken: Vec<PageId> = Vec::new();
         for page_tokens in tokens.chunks(self.page_tokens.max(1)) {
             let mut best = None;
             for (slot, token) in (1u32..).zip(page_tokens) {
                 account.token(*token);
-                let pages = self.left.get(&(account.tokens, slot));
-                let page = pages.and_then(|pages| pages.iter().find(|page| !taken.contains(page)));
+                let page = self.left.get(&(account.tokens, slot)).and_then(|pages| pages.first());
                 best = page.map(|page| (*page, slot)).or(best);
             }
             let Some((page, slots)) = best else { break };
             let Some(record) = self.sizes.read(&self.mapping, page.0 as usize) else { break };
-            taken.push(page);
             candidates.push((page, record));
             if (slots as usize) < self.page_tokens {
                 break;
@@ -148,15 +145,16 @@ impl KeptPages {
         candidates
     }
 
-    /// These pages have a new owner, who writes them: what they held is forgotten, but for the first `kept` of them.
-    pub(crate) fn reserved(&mut self, pages: &[PageId], kept: usize) {
+    /// These pages have a new owner, who writes them: what they held is forgotten, but for those with its first `computed`
+    /// positions.
+    pub(crate) fn reserved(&mut self, pages: &[PageId], computed: usize) {
         for page in pages {
             let Some(held) = self.contents.remove(page) else { continue };
             if let Some(same) = self.left.get_mut(&held) {
                 same.retain(|other| other != page);
             }
         }
-        for page in pages.get(kept..).unwrap_or_default() {
+        for page in pages.iter().skip(computed.div_ceil(self.page_tokens.max(1))) {
             self.sizes.write(&self.mapping, page.0 as usize, PageRecord::default());
         }
     }

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use unfazed_device::KvShape;
 use unfazed_device::cpu::{CpuConfig, CpuDevice};
+use unfazed_device::{DeviceError, KvShape};
 use unfazed_formats::source::FileSource;
 use unfazed_formats::{Headers, ModelConfig};
 use unfazed_kernels::Isa;
-use unfazed_model::Sources;
-use unfazed_store::{Loader, PositionalReader, Reader};
+use unfazed_model::{ModelError, Sources};
+use unfazed_store::{Loader, PositionalReader, Reader, StoreError};
 use unfazed_wire::memory::Mapping;
-use unfazed_wire::{ReadyInfo, Start};
+use unfazed_wire::{LoadFault, ReadyInfo, Start};
 
 use crate::beat::Progress;
 use crate::clock::milliseconds;
@@ -63,9 +63,12 @@ pub(crate) fn load(
         kv_memory: Some(kv_memory.pages),
         pulse: Arc::clone(&progress.pulse),
     };
-    let mut device = CpuDevice::new(config).map_err(refusal)?;
-    let loaded = sources.load(&mut device).map_err(refusal)?;
-    device.loader().seal().map_err(refusal)?;
+    let mut device = CpuDevice::new(config).map_err(|error| device_failure(&error))?;
+    let loaded = sources.load(&mut device).map_err(|error| load_failure(&error))?;
+    if let Err(error) = device.loader().seal() {
+        // It computes all the same; the front sees that the seal is missing.
+        tracing::warn!(%error, "the weights could be written by another engine");
+    }
     let ready = ReadyInfo {
         isa: isa.name().to_owned(),
         threads: start.threads,
@@ -100,9 +103,35 @@ fn kv_shape(model: &ModelConfig, limits: &Limits) -> KvShape {
     }
 }
 
-/// One line for people.
+/// The model or a setting is at fault; one line for people.
 pub(crate) fn refusal(error: impl std::fmt::Display) -> EngineError {
-    EngineError::Load(error.to_string().replace('\n', " "))
+    failure(LoadFault::Model, error)
+}
+
+/// The machine is at fault.
+pub(crate) fn trouble(error: impl std::fmt::Display) -> EngineError {
+    failure(LoadFault::Machine, error)
+}
+
+fn failure(fault: LoadFault, error: impl std::fmt::Display) -> EngineError {
+    EngineError::Load { fault, message: error.to_string().replace('\n', " ") }
+}
+
+/// What the device could not do: shapes and formats are the model's, the rest is the machine's.
+fn device_failure(error: &DeviceError) -> EngineError {
+    match error {
+        DeviceError::Setup(_)
+        | DeviceError::Batch(_)
+        | DeviceError::Store(StoreError::Shape { .. } | StoreError::Extent { .. }) => refusal(error),
+        _ => trouble(error),
+    }
+}
+
+fn load_failure(error: &ModelError) -> EngineError {
+    match error {
+        ModelError::Device(error) => device_failure(error),
+        _ => refusal(error),
+    }
 }
 
 fn isa(name: Option<&str>) -> Result<Isa, EngineError> {
@@ -124,7 +153,7 @@ fn files(names: &[String], files: Vec<OwnedFd>) -> Result<Vec<FileSource>, Engin
     }
     let source = |(name, file): (&String, OwnedFd)| {
         FileSource::new(name, File::from(file))
-            .map_err(|error| refusal(format!("{name}: cannot be read: {error}")))
+            .map_err(|error| trouble(format!("{name}: cannot be read: {error}")))
     };
     names.iter().zip(files).map(source).collect()
 }

@@ -11,7 +11,7 @@ use unfazed_wire::memory::{KvSegment, Segment};
 
 use crate::EngineError;
 use crate::kept::KeptPages;
-use crate::load::refusal;
+use crate::load::{refusal, trouble};
 
 /// Bytes of an element of a KV page: f16.
 const ELEMENT_BYTES: usize = 2;
@@ -26,12 +26,12 @@ impl Memory {
     /// Takes the last two descriptors off: those for weights and for KV pages.
     pub(crate) fn receive(start: &Start, descriptors: &mut Vec<OwnedFd>) -> Result<Memory, EngineError> {
         let (Some(kv), Some(weights)) = (descriptors.pop(), descriptors.pop()) else {
-            return Err(refusal("the memory for weights and KV pages was not handed over"));
+            return Err(trouble("the memory for weights and KV pages was not handed over"));
         };
-        let weights = Segment::received("weights", weights, start.weight_memory).map_err(refusal)?;
+        let weights = Segment::received("weights", weights, start.weight_memory).map_err(trouble)?;
         let weights = WeightMemory::open(weights)
-            .map_err(|error| refusal(format!("the memory for weights cannot be mapped: {error}")))?;
-        let kv = Segment::received("KV pages", kv, start.kv_memory).map_err(refusal)?;
+            .map_err(|error| trouble(format!("the memory for weights cannot be mapped: {error}")))?;
+        let kv = Segment::received("KV pages", kv, start.kv_memory).map_err(trouble)?;
         Ok(Memory { weights, kv })
     }
 }
@@ -42,7 +42,7 @@ pub(crate) fn pages(kv: &Segment, shape: &KvShape) -> Result<(KvMemory, KeptPage
         .ok_or_else(|| refusal(format!("KV pages cannot be laid out as {shape:?}")))?;
     let page_bytes = layout.page_len().saturating_mul(ELEMENT_BYTES);
     let sizes = KvSegment { pages: shape.pages, page_bytes };
-    let memory = KvMemory::open(kv, &sizes).map_err(refusal)?;
+    let memory = KvMemory::open(kv, &sizes).map_err(trouble)?;
     let kept = KeptPages::new(Arc::clone(&memory.mapping), sizes, shape.page_tokens);
     Ok((memory, kept))
 }

@@ -51,12 +51,12 @@ impl PageAllocator {
         if count > self.free.len() {
             return None;
         }
-        let mut pages = Vec::with_capacity(count);
-        for &page in first.iter().take(count) {
-            let Some(at) = self.free.iter().position(|free| *free == page) else { break };
-            self.free.remove(at);
-            pages.push(page);
+        let mut wanted: HashSet<PageId> = first.iter().take(count).copied().collect();
+        if !wanted.is_empty() {
+            let free: HashSet<PageId> = self.free.extract_if(.., |page| wanted.contains(page)).collect();
+            wanted = free;
         }
+        let mut pages: Vec<PageId> = first.iter().copied().filter(|page| wanted.remove(page)).collect();
         let rest = self.free.len() - (count - pages.len());
         pages.extend(self.free.drain(rest..).rev());
         Some(Pages(pages))

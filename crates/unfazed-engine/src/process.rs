@@ -99,12 +99,11 @@ fn serve(
             }
             work(engine, inbox, outgoing)
         }
-        Err(error @ EngineError::Load(_)) => {
-            let message = error.to_string();
+        Err(EngineError::Load { fault, message }) => {
             // The front says it, once.
             tracing::debug!("{message}");
-            outgoing.send(&ToFront::LoadFailed(LoadFailure { message }))?;
-            Err(error)
+            outgoing.send(&ToFront::LoadFailed(LoadFailure { fault, message: message.clone() }))?;
+            Err(EngineError::Load { fault, message })
         }
         Err(error) => Err(error),
     }
@@ -129,7 +128,7 @@ fn work<D: Device>(
             }
         }
         // The front knows who is in a step before it is computed: it may end this process.
-        for message in engine.admit() {
+        while let Some(message) = engine.admit_next() {
             outgoing.send(&message)?;
         }
         for message in engine.step() {

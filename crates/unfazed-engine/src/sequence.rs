@@ -51,7 +51,7 @@ impl Sequence {
         let told = submit.resumed.as_ref().map_or(0, |progress| progress.prompt_logprobs);
         let may_keep = match (&submit.resumed, submit.prompt_logprobs) {
             (None, _) => 0,
-            (Some(_), Some(_)) if told + 1 < prompt_len => told,
+            (Some(_), Some(_)) if told.saturating_add(1) < prompt_len => told,
             (Some(_), _) => usize::MAX,
         };
         let mut sequence = Sequence {

@@ -151,7 +151,7 @@ impl Front {
         assert!(!message.contains('\n'));
         assert_eq!(self.receiver.receive::<ToFront>().unwrap(), None);
         match self.engine.join().unwrap() {
-            Err(EngineError::Load(same)) => assert_eq!(same, message),
+            Err(EngineError::Load { message: same, .. }) => assert_eq!(same, message),
             other => panic!("{other:?}"),
         }
         message

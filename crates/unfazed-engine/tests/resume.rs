@@ -67,7 +67,7 @@ fn scribble(memory: &Memory, page: prop::sample::Index, word: prop::sample::Inde
     let mut pages = memory.pages.borrow_mut();
     let page = page.get_mut(&mut pages);
     page[0] = page[0].wrapping_add(1);
-    let words = memory.mapping.atomics(0, memory.limits.pages * 4).unwrap();
+    let words = memory.mapping.atomics_to_write(0, memory.limits.pages * 4).unwrap();
     word.get(words).fetch_xor(1 << 7, Ordering::Relaxed);
 }
 

@@ -160,6 +160,10 @@ async fn fatal(phase: &mut watch::Receiver<Phase>) -> ServerError {
         Ok(Phase::Failed(Fatal::NeverReady(attempts, cause))) => {
             ServerError::NeverReady { attempts: *attempts, cause: cause.clone() }
         }
+        Ok(Phase::Failed(Fatal::Keeper)) => ServerError::System {
+            what: "the thread that starts engines panicked; its message is in the log",
+            source: std::io::Error::other("a fault of this program"),
+        },
         // Nothing stops the engine while the server runs.
         Ok(_) | Err(_) => ServerError::NeverReady { attempts: 0, cause: "an order to stop".to_owned() },
     }

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use unfazed_formats::BlockFormat;
-use unfazed_wire::memory::{Access, Mapping, Segment, WEIGHTS_OFFSET, WeightExtent};
+use unfazed_wire::memory::{Access, EXTENTS_MAX, Mapping, Segment, WEIGHTS_OFFSET, WeightExtent};
 
 use crate::{Buffer, StoreError};
 
@@ -60,6 +60,9 @@ impl WeightMemory {
         len: usize,
     ) -> Result<Place, StoreError> {
         let refused = |reason| StoreError::WeightMemory { tensor: tensor.to_owned(), reason };
+        if self.extents >= EXTENTS_MAX {
+            return Err(refused(format!("the memory for weights holds at most {EXTENTS_MAX} tensors")));
+        }
         let mut hasher = DefaultHasher::new();
         (tensor, shape, format, len).hash(&mut hasher);
         let extent = WeightExtent { number: self.extents, offset: self.next, len, identity: hasher.finish() };
@@ -87,8 +90,9 @@ impl WeightMemory {
     /// All of a place was written.
     pub(crate) fn settle(&self, place: Place) -> Buffer<u8> {
         if let Some(extent) = place.extent {
-            // Beyond the last mark a tensor is loaded anew by each process.
-            let _marked = extent.set_mark(&self.mapping);
+            // There is a mark for every extent that was placed, and what is written is not sealed.
+            let marked = extent.set_mark(&self.mapping);
+            debug_assert!(marked, "{extent:?} has no mark");
         }
         place.bytes
     }

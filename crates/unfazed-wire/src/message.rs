@@ -227,8 +227,19 @@ pub struct ReadyInfo {
 /// Why a model could not be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadFailure {
+    /// Whose fault it is.
+    pub fault: LoadFault,
     /// One line for people, naming file, field and value.
     pub message: String,
+}
+
+/// Whose fault a failed load is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LoadFault {
+    /// The model's, or a setting's: it would fail the next time as well.
+    Model,
+    /// The machine's: a read that failed, memory or threads that could not be had. It may succeed the next time.
+    Machine,
 }
 
 /// A generated token.

@@ -65,12 +65,16 @@ fn streams_whose_engine_is_killed_fifty_times_and_hangs_ten_times_equal_undistur
     let requests = requests(&mut Rng::new(seed, "requests", 0));
 
     let tally = Tally::default();
+    let mut undisturbed_for = Duration::ZERO;
     let undisturbed = {
         let server = Server::start(&SERVER);
         thread::scope(|scope| {
+            let start = Instant::now();
             let streams: Vec<_> =
                 requests.iter().map(|request| request.follow(scope, &server, &tally)).collect();
-            answers(streams)
+            let answers = answers(streams);
+            undisturbed_for = start.elapsed();
+            answers
         })
     };
     for (answer, request) in undisturbed.iter().zip(&requests) {
@@ -81,7 +85,7 @@ fn streams_whose_engine_is_killed_fifty_times_and_hangs_ten_times_equal_undistur
 
     let total = tally.count().tokens;
     let server = Server::start(&SERVER);
-    let disturbed = disturb(&server, &requests, total, &mut Rng::new(seed, "blows", 0));
+    let disturbed = disturb(&server, &requests, total, undisturbed_for, &mut Rng::new(seed, "blows", 0));
     for ((answer, expected), request) in disturbed.iter().zip(&undisturbed).zip(&requests) {
         answer.assert_equals(expected, &request.name);
     }
@@ -190,8 +194,14 @@ fn plan(rng: &mut Rng) -> Vec<Moment> {
     runs.concat()
 }
 
-/// Runs all requests, whose answers have `total` tokens, under all blows.
-fn disturb(server: &Server, requests: &[Request], total: usize, rng: &mut Rng) -> Vec<Answer> {
+/// Runs all requests, whose answers have `total` tokens and take `undisturbed_for` by themselves, under all blows.
+fn disturb(
+    server: &Server,
+    requests: &[Request],
+    total: usize,
+    undisturbed_for: Duration,
+    rng: &mut Rng,
+) -> Vec<Answer> {
     let tally = Tally::default();
     thread::scope(|scope| {
         let (early, late) = requests.split_at(requests.len() - LATE);
@@ -199,6 +209,8 @@ fn disturb(server: &Server, requests: &[Request], total: usize, rng: &mut Rng) -
         let mut late = late.iter();
         let mut disturber = Disturber::new(server, &tally);
         let plan = plan(rng);
+        // However fast the machine is, the streams outlast the blows: all delays together take half of their time.
+        let share = undisturbed_for.as_micros() as usize / plan.len();
         for (at, moment) in plan.iter().enumerate() {
             // The streams have a quarter of their tokens before them at the last blow.
             let tokens = total * 3 / 4 * at / plan.len();
@@ -219,7 +231,7 @@ fn disturb(server: &Server, requests: &[Request], total: usize, rng: &mut Rng) -
                 Moment::Decode | Moment::Hang => 40_000,
                 Moment::Prefill => 80_000,
             };
-            thread::sleep(Duration::from_micros(below(rng, most) as u64));
+            thread::sleep(Duration::from_micros(below(rng, most.min(share).max(1)) as u64));
             assert!(tally.count().ended < requests.len(), "all streams had ended before blow {at}");
             disturber.strike(*moment);
         }

@@ -20,6 +20,11 @@ pub(crate) fn check(submit: &Submit, limits: &Limits) -> Result<(), String> {
         return Err(format!("the prompt has {} tokens, the context holds {context}", prompt.len()));
     }
     let verified = submit.resumed.as_ref().map_or(&[][..], |progress| &progress.tokens);
+    let told = submit.resumed.as_ref().map_or(0, |progress| progress.prompt_logprobs);
+    if told >= prompt.len() {
+        let count = prompt.len();
+        return Err(format!("log probabilities of {told} prompt tokens were told, it has {count}"));
+    }
     let room = submit.max_tokens.min(context - prompt.len());
     if verified.len() > room {
         let count = verified.len();

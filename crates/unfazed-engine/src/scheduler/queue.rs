@@ -77,14 +77,15 @@ impl Scheduler {
     }
 
     /// Lets it run, with the pages that were found to hold its first positions.
-    pub(crate) fn admit(&mut self, found: &Found, now: Duration) -> Option<&Sequence> {
+    pub(crate) fn admit(&mut self, found: Found, now: Duration) -> Option<&Sequence> {
         let need = self.pages_for(self.waiting.front()?);
         let pages = self.pages.reserve(need, &found.pages)?;
         let Some(mut sequence) = self.waiting.pop_front() else {
             self.pages.release(pages);
             return None;
         };
-        // All that were found are free: nobody else reserved pages since.
+        // Whoever else had reserved one of them would have been no finder.
+        let found = if pages.all().starts_with(&found.pages) { found } else { Found::default() };
         sequence.computed = found.positions;
         sequence.account = found.account;
         sequence.pages = Some(pages);

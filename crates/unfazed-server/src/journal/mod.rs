@@ -82,6 +82,10 @@ impl Journal {
         self.records.insert(record.submit.request, record);
     }
 
+    pub(crate) fn get(&self, request: RequestId) -> Option<&Record> {
+        self.records.get(&request)
+    }
+
     pub(crate) fn get_mut(&mut self, request: RequestId) -> Option<&mut Record> {
         self.records.get_mut(&request)
     }

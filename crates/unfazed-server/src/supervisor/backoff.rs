@@ -36,6 +36,11 @@ impl Backoff {
         *self = Backoff::default();
     }
 
+    /// Those of them that waits grow by.
+    pub(super) fn counted(&self) -> u32 {
+        self.counted
+    }
+
     /// Deaths in a row without progress.
     pub(super) fn deaths(&self) -> u32 {
         self.deaths

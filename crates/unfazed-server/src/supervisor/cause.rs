@@ -6,6 +6,8 @@ use super::Exit;
 
 /// The signal that ends a process without its doing.
 const SIGKILL: i32 = 9;
+/// Signals that somebody sends: hang-up, interrupt, quit, kill, terminate. No fault of a program raises them.
+const SENT: [i32; 5] = [1, 2, 3, SIGKILL, 15];
 
 /// Why an engine ended. Equal causes are deaths that look alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,12 +86,12 @@ impl Cause {
     /// Whether a request may have brought it about. A kill from outside, memory that ran out and a process that never
     /// was are nobody's fault.
     pub(super) fn is_from_within(self) -> bool {
-        !matches!(self, Cause::Signal(SIGKILL) | Cause::OutOfMemory | Cause::NeverStarted)
+        !self.is_from_outside() && !matches!(self, Cause::OutOfMemory | Cause::NeverStarted)
     }
 
     /// Whether somebody outside ended it, who could have done so at any moment.
     pub(super) fn is_from_outside(self) -> bool {
-        self == Cause::Signal(SIGKILL)
+        matches!(self, Cause::Signal(signal) if SENT.contains(&signal))
     }
 }
 
@@ -139,7 +141,7 @@ mod tests {
 
     #[test]
     fn only_a_kill_is_from_outside_lost_memory_and_a_process_that_never_was_are_nobodys_fault() {
-        for cause in [Cause::Signal(9), Cause::OutOfMemory, Cause::NeverStarted] {
+        for cause in [Cause::Signal(9), Cause::Signal(15), Cause::OutOfMemory, Cause::NeverStarted] {
             assert!(!cause.is_from_within(), "{cause:?}");
         }
         for cause in [Cause::Signal(6), Cause::Code(1), Cause::Stalled, Cause::LinkEnded, Cause::LeftBehind] {

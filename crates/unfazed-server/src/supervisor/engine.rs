@@ -37,6 +37,8 @@ pub(crate) enum Fatal {
     Build(String),
     /// Starts that all ended before the engine was ready, and how the last one did.
     NeverReady(u32, String),
+    /// The thread that starts engines panicked.
+    Keeper,
 }
 
 /// Why sequences were not taken.

@@ -1,8 +1,11 @@
 //! How engines have fared, for `/health`.
 
+use std::time::Instant;
+
 use serde::Serialize;
 
 use super::cause::Cause;
+use super::life::STEADY;
 use super::{Engine, Exit, Phase};
 
 /// What the state keeps of it.
@@ -15,11 +18,22 @@ pub(super) struct Standing {
     last_exit: Option<LastExit>,
     /// Bytes held by engines that could not be reaped.
     pub(super) struck_bytes: u64,
-    /// Deaths in a row since anything progressed.
+    /// Deaths in a row since anything progressed, but for those that came from outside.
     pub(super) attempt: u32,
+    /// When the last engine was ready.
+    ready: Option<Instant>,
 }
 
 impl Standing {
+    pub(super) fn ready(&mut self, now: Instant) {
+        self.ready = Some(now);
+    }
+
+    /// The engine took several starts, and has not shown since that it lasts.
+    fn is_shaky(&self) -> bool {
+        self.attempt > 1 && self.ready.is_none_or(|ready| ready.elapsed() < STEADY)
+    }
+
     pub(super) fn died(&mut self, cause: Cause, exit: Exit) {
         self.last_exit = Some(LastExit { cause: cause.name(), code: exit.code, signal: exit.signal });
     }
@@ -59,7 +73,7 @@ impl Engine {
     pub(crate) fn health(&self) -> Option<Health> {
         let state = self.shared.lock();
         let standing = &state.standing;
-        let troubled = standing.struck_bytes > 0 || standing.attempt > 1 || state.has_suspects();
+        let troubled = standing.struck_bytes > 0 || standing.is_shaky() || state.has_suspects();
         let engine = match (&*self.shared.phase.borrow(), troubled) {
             (Phase::Ready, false) => EngineState::Ready,
             (Phase::Ready, true) => EngineState::Degraded,

@@ -1,6 +1,7 @@
 //! The thread that starts one engine after the other, as long as the server lives.
 
 use std::io;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -58,8 +59,14 @@ pub(crate) struct Keeper {
 impl Keeper {
     pub(crate) fn start(engine: &Engine, orders: Orders) -> io::Result<Keeper> {
         let shared = Arc::clone(&engine.shared);
-        let thread =
-            thread::Builder::new().name("keeper".to_owned()).spawn(move || keep(&shared, &orders))?;
+        let work = move || {
+            let kept = panic::catch_unwind(AssertUnwindSafe(|| keep(&shared, &orders)));
+            if kept.is_err() {
+                // Nobody starts engines any more: the server ends by name instead of letting requests wait for ever.
+                shared.phase.send_replace(Phase::Failed(Fatal::Keeper));
+            }
+        };
+        let thread = thread::Builder::new().name("keeper".to_owned()).spawn(work)?;
         Ok(Keeper { engine: engine.clone(), thread: Some(thread) })
     }
 }
@@ -86,7 +93,8 @@ fn keep(shared: &Shared, orders: &Orders) {
         let life = life::live(shared, orders, &memory);
         let stopping = shared.lock().stopping;
         let (exit, killed) = part(&life, if stopping { LEAVE } else { FALL });
-        let out_of_memory = unfazed_host::oom_kills() > oom_kills;
+        let out_of_memory =
+            matches!((unfazed_host::oom_kills(), oom_kills), (Some(now), Some(before)) if now > before);
         let started = life.running.is_some();
         let seen = Seen { started, exit, stalled: life.stalled, killed, out_of_memory };
         let cause = cause(&life.end, seen);
@@ -111,7 +119,7 @@ fn keep(shared: &Shared, orders: &Orders) {
             memory.lock().unwrap_or_else(PoisonError::into_inner).renew();
             unready = 0;
         }
-        rest(shared, orders, backoff.deaths(), wait);
+        rest(shared, orders, &backoff, wait);
     }
 }
 
@@ -215,13 +223,13 @@ fn fatal(shared: &Shared, end: &End, cause: Cause, deaths: u32) -> Option<Fatal>
 }
 
 /// Waits before the next engine.
-fn rest(shared: &Shared, orders: &Orders, attempt: u32, wait: Duration) {
+fn rest(shared: &Shared, orders: &Orders, backoff: &Backoff, wait: Duration) {
     orders.metrics.engine_restarted();
     let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-    (orders.events)(Event::EngineRestart { attempt, wait_ms });
+    (orders.events)(Event::EngineRestart { attempt: backoff.deaths(), wait_ms });
     let mut state = shared.lock();
     state.standing.restarts += 1;
-    state.standing.attempt = attempt;
+    state.standing.attempt = backoff.counted();
     let woken = shared.wake.wait_timeout_while(state, wait, |state| !state.stopping);
     drop(woken);
 }

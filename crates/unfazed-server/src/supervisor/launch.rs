@@ -1,7 +1,6 @@
 //! How an engine is started and ended.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -37,16 +36,6 @@ pub struct Exit {
     pub code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
-}
-
-impl fmt::Display for Exit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.code, self.signal) {
-            (Some(code), _) => write!(f, "exit code {code}"),
-            (None, Some(signal)) => write!(f, "signal {signal}"),
-            (None, None) => write!(f, "no known exit code"),
-        }
-    }
 }
 
 /// The program that runs as an engine: `PROGRAM engine ARGUMENTS`, with its link as standard input.

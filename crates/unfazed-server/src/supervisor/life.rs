@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use unfazed_formats::checkpoint::FILES_MAX;
 use unfazed_wire::link::{self, LinkError, Receiver, Sender};
-use unfazed_wire::{BUILD_ID, ReadyInfo, Start, ToEngine, ToFront};
+use unfazed_wire::{BUILD_ID, LoadFailure, LoadFault, ReadyInfo, Start, ToEngine, ToFront};
 
 use super::memory::{self, Given, Memory};
 use super::state::Shared;
@@ -21,6 +21,10 @@ use crate::events::Event;
 
 /// Shortest time between two `loading` events.
 const LOADING_EVERY: Duration = Duration::from_millis(200);
+/// Most characters of what an engine says that it waits for.
+const LONGEST_WAIT_NAME: usize = 200;
+/// An engine that was ready for so long is a good one, whether it had anything to do or not.
+pub(super) const STEADY: Duration = Duration::from_secs(60);
 /// Descriptors of memory beside those of files.
 const SEGMENTS: usize = 2;
 
@@ -62,7 +66,7 @@ pub(super) struct Life {
     /// The watchdog killed it.
     pub(super) stalled: bool,
     pub(super) was_ready: bool,
-    /// Some sequence got further than ever.
+    /// Some sequence got further than ever, or it was there for long.
     pub(super) progressed: bool,
 }
 
@@ -82,6 +86,7 @@ pub(super) enum End {
 pub(super) fn live(shared: &Shared, orders: &Orders, memory: &Mutex<Memory>) -> Life {
     let mut life =
         Life { running: None, end: End::Gone, stalled: false, was_ready: false, progressed: false };
+    let begun = Instant::now();
     let given = memory.lock().unwrap_or_else(PoisonError::into_inner).next();
     let started = given.map_err(|error| error.to_string()).and_then(|given| {
         let (socket, running) =
@@ -93,6 +98,7 @@ pub(super) fn live(shared: &Shared, orders: &Orders, memory: &Mutex<Memory>) -> 
             shared.metrics.kv_pages(given.pages);
             follow(shared, orders, memory, &given, socket, &running, &mut life);
             life.running = Some(running);
+            life.progressed |= life.was_ready && begun.elapsed() >= STEADY;
         }
         Err(message) => life.end = End::Died(message),
     }
@@ -173,12 +179,22 @@ impl Talk<'_> {
         while let Some(message) = self.next(receiver)? {
             match message {
                 ToFront::Loading { done, total } => loading.tell(done, total),
-                ToFront::LoadFailed(failure) => return Ok(End::LoadFailed(failure.message)),
+                ToFront::LoadFailed(LoadFailure { fault, message }) => {
+                    return Ok(match fault {
+                        LoadFault::Model => End::LoadFailed(message),
+                        LoadFault::Machine => End::Died(message),
+                    });
+                }
                 ToFront::Ready(info) => {
                     let Some(sender) = sender.take() else { continue };
                     self.ready(sender, &info)?;
                 }
-                message => self.life.progressed |= self.shared.dispatch(message),
+                message => {
+                    if let Some(excess) = self.shared.excess(&message) {
+                        return Ok(End::Died(excess));
+                    }
+                    self.life.progressed |= self.shared.dispatch(message);
+                }
             }
         }
         Ok(End::Gone)
@@ -191,8 +207,9 @@ impl Talk<'_> {
             && self.watch.hear(message)
             && let ToFront::Waiting { what, ms } = message
         {
+            let what: String = what.chars().take(LONGEST_WAIT_NAME).collect();
             tracing::warn!(ms, "the engine waits for {what}");
-            (self.orders.events)(Event::Waiting { what: what.clone(), ms: *ms });
+            (self.orders.events)(Event::Waiting { what, ms: *ms });
         }
         Ok(message)
     }
@@ -234,6 +251,7 @@ impl Talk<'_> {
             if state.stopping {
                 return;
             }
+            state.standing.ready(Instant::now());
             !std::mem::replace(&mut state.standing.ever_ready, true)
         };
         self.shared.phase.send_replace(Phase::Ready);

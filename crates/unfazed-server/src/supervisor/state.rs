@@ -80,6 +80,28 @@ impl Shared {
         self.note(&state);
     }
 
+    /// Says what is wrong with an engine's news, if it tells of more than was asked for. Nobody could bound what it would
+    /// take otherwise, and no other engine could go on from it.
+    pub(super) fn excess(&self, message: &ToFront) -> Option<String> {
+        let state = self.lock();
+        let (request, count, limit, what) = match message {
+            ToFront::Tokens(tokens) => tokens.iter().find_map(|event| {
+                let record = state.journal.get(event.request)?;
+                let news = tokens.iter().filter(|other| other.request == event.request).count();
+                let (count, limit) = (record.tokens.len().saturating_add(news), record.submit.max_tokens);
+                (count > limit).then_some((event.request, count, limit, "tokens of the answer"))
+            })?,
+            ToFront::PromptLogprobs { request, tokens } => {
+                let record = state.journal.get(*request)?;
+                let count = record.prompt_logprobs.saturating_add(tokens.len());
+                let limit = record.submit.prompt.len().saturating_sub(1);
+                (count > limit).then_some((*request, count, limit, "log probabilities of the prompt"))?
+            }
+            _ => return None,
+        };
+        Some(format!("it told {count} {what} of request {}, which has at most {limit}", request.0))
+    }
+
     /// Passes an engine's news on. News of a sequence that was left, or that this engine does not have, is dropped. True
     /// if a sequence got further than ever.
     pub(super) fn dispatch(&self, message: ToFront) -> bool {
@@ -174,6 +196,9 @@ impl State {
             if let Some(record) = self.journal.get_mut(request) {
                 record.stage = Stage::Queued;
                 record.gained = false;
+                if record.begun {
+                    record.tell(Update::Resumed);
+                }
                 // A send to an engine that just died is as good as a death right after it.
                 let _ = link.send(ToEngine::Submit(Box::new(record.to_submit())));
             }
@@ -191,7 +216,6 @@ impl State {
         if !std::mem::replace(&mut record.begun, true) {
             return None;
         }
-        record.tell(Update::Resumed);
         Some(Event::RequestResumed {
             request: request.0,
             tokens: record.tokens.len(),

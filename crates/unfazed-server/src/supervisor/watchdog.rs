@@ -60,19 +60,31 @@ pub(super) struct Watchdog {
     /// It has something to do: it loads, to begin with.
     busy: bool,
     wait: Option<Wait>,
+    /// How long the engine said that it had waited, the last time; counts on over progress made by others.
+    waited_ms: u64,
+    /// That wait was told.
+    told: bool,
 }
 
 #[derive(Debug)]
 struct Wait {
     what: String,
     since: Duration,
-    told: bool,
 }
 
 impl Watchdog {
     pub(super) fn new(limits: Limits) -> Watchdog {
         let zero = Duration::ZERO;
-        Watchdog { limits, step: zero, heard: zero, ticked: zero, busy: true, wait: None }
+        Watchdog {
+            limits,
+            step: zero,
+            heard: zero,
+            ticked: zero,
+            busy: true,
+            wait: None,
+            waited_ms: 0,
+            told: false,
+        }
     }
 
     /// The engine said something.
@@ -87,11 +99,12 @@ impl Watchdog {
     /// The engine says that it has waited for `ms` milliseconds. True, once a wait, if that is worth a line.
     pub(super) fn waiting(&mut self, what: &str, ms: u64, now: Duration) -> bool {
         self.heard = now;
-        let new = || Wait { what: what.to_owned(), since: now, told: false };
-        let wait = self.wait.get_or_insert_with(new);
-        let tell = ms >= WORTH_TELLING_MS && !wait.told;
-        wait.told |= tell;
-        tell
+        self.wait.get_or_insert_with(|| Wait { what: what.to_owned(), since: now });
+        // Time that does not go on is another wait's.
+        let told = self.told && ms > self.waited_ms;
+        self.waited_ms = ms;
+        self.told = told || ms >= WORTH_TELLING_MS;
+        self.told && !told
     }
 
     /// To be called a few times within the limit, with whether the engine has something to do.

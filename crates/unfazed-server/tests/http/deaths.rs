@@ -248,6 +248,27 @@ async fn memory_that_engines_die_of_before_they_are_ready_is_replaced() {
     assert_eq!(body(answer.await.unwrap().unwrap()).await["choices"][0]["text"], "x");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_load_that_fails_by_the_machines_fault_is_tried_again_and_no_request_is_lost() {
+    let script = |submit: &Submit| twice(submit, &begin("a", Step::Signal(9)), &rest("b"));
+    let mut server = Server::launch(options(), Boot::TroubledSecond, script).await;
+    assert_eq!(body(server.complete(json!({"prompt": "x"})).await).await["choices"][0]["text"], "ab");
+    let events = server.events_until(|event| matches!(event, Event::EngineReady { .. })).await;
+    let exits: Vec<Value> = events.iter().filter_map(exit).collect();
+    assert!(exits[1]["message"].as_str().unwrap().contains("the disk is on fire"), "{exits:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_tells_more_than_was_asked_for_is_replaced() {
+    let script = |submit: &Submit| {
+        twice(submit, &begin("abcd", Step::Text("e")), &[Step::Admit(5), Step::Finish(FinishReason::Length)])
+    };
+    let server = Server::start(script).await;
+    let request = json!({"prompt": "x", "max_tokens": 4});
+    let answer = body(server.complete(request).await).await;
+    assert_eq!(answer["choices"][0]["text"], "abcd", "{answer}");
+}
+
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_cannot_shorten_the_memory_that_it_was_given() {

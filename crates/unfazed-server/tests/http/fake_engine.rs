@@ -14,8 +14,8 @@ use unfazed_server::{Exit, Launch, Process};
 use unfazed_wire::link::{self, Receiver, Sender};
 use unfazed_wire::memory::Segment;
 use unfazed_wire::{
-    BUILD_ID, Failure, FailureKind, FinishReason, LoadFailure, ReadyInfo, RequestId, Start, Submit, Timings,
-    ToEngine, ToFront, TokenEvent, TokenLogprobs,
+    BUILD_ID, Failure, FailureKind, FinishReason, LoadFailure, LoadFault, ReadyInfo, RequestId, Start,
+    Submit, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs,
 };
 
 /// How long a test waits for anything. Never reached by one that passes.
@@ -61,6 +61,8 @@ pub(crate) enum Boot {
     Normal,
     /// Says nothing but Hello until `Control::let_load`.
     Held,
+    /// The second engine cannot load, by the machine's fault.
+    TroubledSecond,
     /// Cannot load.
     Refuses(&'static str),
     /// Another build.
@@ -307,10 +309,18 @@ impl Life<'_> {
             return Err(1);
         };
         if let Boot::Refuses(message) = self.control.boot {
-            let _ = sender.send(&ToFront::LoadFailed(LoadFailure { message: message.to_owned() }));
+            let _ = sender.send(&ToFront::LoadFailed(LoadFailure {
+                fault: LoadFault::Model,
+                message: message.to_owned(),
+            }));
             return Err(1);
         }
         self.take(*start, descriptors);
+        if matches!(self.control.boot, Boot::TroubledSecond) && self.number == 2 {
+            let (fault, message) = (LoadFault::Machine, "the disk is on fire".to_owned());
+            let _ = sender.send(&ToFront::LoadFailed(LoadFailure { fault, message }));
+            return Err(1);
+        }
         if matches!(self.control.boot, Boot::DiesOfMemory) {
             self.wait_to_load();
             let inodes = self.control.given(Given::inodes);

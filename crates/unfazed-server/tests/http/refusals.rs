@@ -11,8 +11,9 @@ use unfazed_wire::{FailureKind, FinishReason, Submit};
 use crate::fake_engine::{Boot, Step, cancelled, submits};
 use crate::server::{CONTEXT, Server, chat_body, chunks, error, options};
 
-fn short(_: &Submit) -> Vec<Step> {
-    vec![Step::Text("x"), Step::Finish(FinishReason::Stop)]
+fn short(submit: &Submit) -> Vec<Step> {
+    let text = if submit.max_tokens > 0 { "x" } else { "" };
+    vec![Step::Text(text), Step::Finish(FinishReason::Stop)]
 }
 
 async fn ready(options: ServeOptions) -> Server {

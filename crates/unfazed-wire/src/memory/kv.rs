@@ -4,7 +4,7 @@
 //! after which tokens, and a digest of their keys and values. It is written after the data, so an engine that dies
 //! leaves records of what is whole.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::mapping::Mapping;
 
@@ -29,7 +29,7 @@ pub struct KvSegment {
 pub struct PageRecord {
     /// Positions, from the page's first on.
     pub positions: u32,
-    /// Stands for all tokens up to the last of these positions, and for how they are computed.
+    /// Stands for all tokens up to the last of these positions.
     pub tokens: u64,
     /// Of the keys and values of these positions.
     pub digest: u64,
@@ -53,7 +53,7 @@ impl KvSegment {
 
     /// The record of a page, `None` if there is none or it does not check.
     pub fn read(&self, mapping: &Mapping, page: usize) -> Option<PageRecord> {
-        let words = self.words(mapping, page)?;
+        let words = mapping.atomics(self.record_offset(page)?, WORDS)?;
         // The check is read first and written last; it covers the rest, in whatever state that is.
         let check = words.first()?.load(Ordering::Acquire);
         let [positions, tokens, digest] = [1, 2, 3].map(|i| words.get(i).map(|w| w.load(Ordering::Relaxed)));
@@ -62,9 +62,11 @@ impl KvSegment {
         (check == record.check() && record.positions > 0).then_some(record)
     }
 
-    /// Writes a page's record. A page with no positions is nobody's. Does nothing if there is no such page.
+    /// Writes a page's record. A page with no positions is nobody's. Does nothing if there is no such page, or the
+    /// mapping can only be read.
     pub fn write(&self, mapping: &Mapping, page: usize, record: PageRecord) {
-        let Some([check, positions, tokens, digest]) = self.words(mapping, page) else { return };
+        let words = self.record_offset(page).and_then(|offset| mapping.atomics_to_write(offset, WORDS));
+        let Some([check, positions, tokens, digest]) = words else { return };
         check.store(0, Ordering::Relaxed);
         // What follows must not be seen before the check is gone, nor the check before what it covers.
         std::sync::atomic::fence(Ordering::Release);
@@ -74,11 +76,8 @@ impl KvSegment {
         check.store(record.check(), Ordering::Release);
     }
 
-    fn words<'m>(&self, mapping: &'m Mapping, page: usize) -> Option<&'m [AtomicU64; WORDS]> {
-        if page >= self.pages {
-            return None;
-        }
-        mapping.atomics(page.checked_mul(RECORD_BYTES)?, WORDS)?.try_into().ok()
+    fn record_offset(&self, page: usize) -> Option<usize> {
+        (page < self.pages).then(|| page.checked_mul(RECORD_BYTES))?
     }
 }
 

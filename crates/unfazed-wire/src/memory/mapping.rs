@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
@@ -32,6 +32,7 @@ pub struct Mapping {
     reserved: usize,
     start: NonNull<u8>,
     len: usize,
+    writable: AtomicBool,
 }
 
 // SAFETY: a mapping owns its addresses; whoever makes references into it answers for them.
@@ -52,7 +53,8 @@ impl Mapping {
         let base = NonNull::new(base.cast::<u8>()).ok_or_else(too_long)?;
         // SAFETY: the offset is below HUGE_PAGE, which was reserved beyond `len`.
         let start = unsafe { base.add(base.as_ptr().align_offset(HUGE_PAGE)) };
-        let mapping = Mapping { base, reserved, start, len };
+        let writable = AtomicBool::new(access == Access::Write);
+        let mapping = Mapping { base, reserved, start, len, writable };
         mapping.map(segment, access)?;
         Ok(mapping)
     }
@@ -62,6 +64,7 @@ impl Mapping {
     /// # Safety
     /// Nobody writes through a reference into it any more.
     pub unsafe fn read_only(&self, segment: &Segment) -> io::Result<()> {
+        self.writable.store(false, Ordering::Relaxed);
         self.map(segment, Access::Read)
     }
 
@@ -102,8 +105,13 @@ impl Mapping {
         self.len == 0
     }
 
-    /// `count` words from byte `offset` on, or `None` if they are not all there or not aligned. Only for words that
-    /// nobody accesses but through this: who makes other references into a mapping keeps off them.
+    /// As [`Mapping::atomics`], to be written: `None` where the mapping can only be read, as a write would end the process.
+    pub fn atomics_to_write(&self, offset: usize, count: usize) -> Option<&[AtomicU64]> {
+        self.writable.load(Ordering::Relaxed).then(|| self.atomics(offset, count))?
+    }
+
+    /// `count` words from byte `offset` on, to be read, or `None` if they are not all there or not aligned. Only for words
+    /// that nobody accesses but through this: who makes other references into a mapping keeps off them.
     pub fn atomics(&self, offset: usize, count: usize) -> Option<&[AtomicU64]> {
         let end = count.checked_mul(size_of::<AtomicU64>())?.checked_add(offset)?;
         if end > self.len || !offset.is_multiple_of(align_of::<AtomicU64>()) {
@@ -152,15 +160,13 @@ impl Drop for Mapping {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
-
     use super::*;
 
     #[test]
     fn what_one_mapping_writes_the_next_one_reads_until_the_contents_are_sealed() {
         let segment = Segment::create("a test", 3 << 20).unwrap();
         let first = Mapping::new(&segment, Access::Write).unwrap();
-        first.atomics(8, 1).unwrap()[0].store(42, Ordering::Relaxed);
+        first.atomics_to_write(8, 1).unwrap()[0].store(42, Ordering::Relaxed);
         assert_eq!(first.start().as_ptr().addr() % HUGE_PAGE, 0);
         if cfg!(target_os = "linux") {
             assert!(segment.seal_contents().is_err(), "a writable mapping forbids the seal");
@@ -169,6 +175,7 @@ mod tests {
         unsafe { first.read_only(&segment) }.unwrap();
         segment.seal_contents().unwrap();
         assert_eq!(segment.contents_are_sealed().unwrap(), cfg!(target_os = "linux"));
+        assert!(first.atomics_to_write(8, 1).is_none());
         assert_eq!(first.atomics(8, 1).unwrap()[0].load(Ordering::Relaxed), 42);
         drop(first);
         let second = Mapping::new(&segment, Access::Read).unwrap();

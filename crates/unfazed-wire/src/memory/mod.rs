@@ -19,7 +19,7 @@ pub mod weights;
 pub use kv::{KvSegment, PageRecord};
 pub use mapping::{Access, Mapping};
 pub use segment::{Segment, SegmentError};
-pub use weights::{WEIGHTS_OFFSET, WeightExtent};
+pub use weights::{EXTENTS_MAX, WEIGHTS_OFFSET, WeightExtent};
 
 /// Words as one number that changes with every bit of theirs. Against accidents, not against intent.
 pub fn mix<const N: usize>(words: [u64; N]) -> u64 {

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use super::mapping::Mapping;
 
 /// Most extents.
-const EXTENTS_MAX: usize = 1 << 17;
+pub const EXTENTS_MAX: usize = 1 << 17;
 /// Words of a mark.
 const WORDS: usize = 2;
 /// Where the weights begin: on a huge page's boundary.
@@ -30,24 +30,22 @@ pub struct WeightExtent {
 impl WeightExtent {
     /// Whether an engine has put this very extent there, to its last byte.
     pub fn is_marked(&self, mapping: &Mapping) -> bool {
-        let Some([len, mark]) = self.words(mapping) else { return false };
+        let Some([len, mark]) = self.offset().and_then(|at| mapping.atomics(at, WORDS)) else { return false };
         mark.load(Ordering::Acquire) == self.mark() && len.load(Ordering::Relaxed) == self.len as u64
     }
 
-    /// Says so. Whether there was room to: an extent without a mark is loaded anew by the next engine.
+    /// Says so. False if there is no room for the mark, or the mapping can only be read.
     pub fn set_mark(&self, mapping: &Mapping) -> bool {
-        let Some([len, mark]) = self.words(mapping) else { return false };
+        let words = self.offset().and_then(|at| mapping.atomics_to_write(at, WORDS));
+        let Some([len, mark]) = words else { return false };
         len.store(self.len as u64, Ordering::Relaxed);
         // The extent's bytes were written before; nobody sees the mark without them.
         mark.store(self.mark(), Ordering::Release);
         true
     }
 
-    fn words<'m>(&self, mapping: &'m Mapping) -> Option<&'m [std::sync::atomic::AtomicU64; WORDS]> {
-        if self.number >= EXTENTS_MAX {
-            return None;
-        }
-        mapping.atomics(self.number * WORDS * size_of::<u64>(), WORDS)?.try_into().ok()
+    fn offset(&self) -> Option<usize> {
+        (self.number < EXTENTS_MAX).then_some(self.number * WORDS * size_of::<u64>())
     }
 
     /// Never zero, which is what fresh memory holds.

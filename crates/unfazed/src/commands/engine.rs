@@ -22,7 +22,7 @@ pub(crate) fn run(args: &EngineArgs) -> anyhow::Result<ExitCode> {
     match unfazed_engine::process::run(socket) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         // The server has been told and says it, once.
-        Err(EngineError::Load(_)) => Ok(ExitCode::FAILURE),
+        Err(EngineError::Load { .. }) => Ok(ExitCode::FAILURE),
         Err(error) => Err(anyhow::Error::new(error).context("the engine failed")),
     }
 }
