@@ -42,7 +42,8 @@ pub struct ServeOptions {
     pub receive_timeout: Duration,
     /// A stream that is silent for this long gets a comment, so that nobody on the way closes it.
     pub keep_alive: Duration,
-    /// An engine that makes no progress for this long, and for 20 of its steps, is killed and replaced.
+    /// An engine that gives no sign of progress for this long, and for 20 times as long as between its recent ones, is
+    /// killed and replaced.
     pub stall: Duration,
     /// How long an engine may wait for storage before it is killed and replaced.
     pub storage_patience: Duration,

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use unfazed_wire::ToFront;
 
-/// An engine may be silent for this many of its recent steps.
-const STEPS: u32 = 20;
-/// Share of the limit below which a time between messages is not a step: several messages tell of one step.
-const STEP_SHARE: u32 = 1000;
-/// Weight of the past in the moving average of steps.
+/// An engine may be silent for this many times as long as it lately was between two messages.
+const GAPS: u32 = 20;
+/// Share of the limit below which a time between messages does not count: several messages tell of one step.
+const GAP_SHARE: u32 = 1000;
+/// Weight of the past in the moving average.
 const PAST: u32 = 7;
 /// A wait of this length is worth a line.
 const WORTH_TELLING_MS: u64 = 1000;
@@ -22,7 +22,7 @@ const WORTH_TELLING_MS: u64 = 1000;
 /// How long an engine may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Silence, if steps are short.
+    /// Silence, unless messages come far apart.
     pub(crate) stall: Duration,
     /// A declared wait.
     pub(crate) patience: Duration,
@@ -53,7 +53,7 @@ impl fmt::Display for Stall {
 pub(super) struct Watchdog {
     limits: Limits,
     /// Moving average of the time between messages.
-    step: Duration,
+    gap: Duration,
     /// When the engine was last heard, or last excused.
     heard: Duration,
     ticked: Duration,
@@ -77,7 +77,7 @@ impl Watchdog {
         let zero = Duration::ZERO;
         Watchdog {
             limits,
-            step: zero,
+            gap: zero,
             heard: zero,
             ticked: zero,
             busy: true,
@@ -91,8 +91,8 @@ impl Watchdog {
     pub(super) fn progress(&mut self, now: Duration) {
         let gap = now.saturating_sub(self.heard);
         self.heard = now;
-        if self.wait.take().is_none() && self.busy && gap >= self.limits.stall / STEP_SHARE {
-            self.step = if self.step.is_zero() { gap } else { (self.step * PAST + gap) / (PAST + 1) };
+        if self.wait.take().is_none() && self.busy && gap >= self.limits.stall / GAP_SHARE {
+            self.gap = if self.gap.is_zero() { gap } else { (self.gap * PAST + gap) / (PAST + 1) };
         }
     }
 
@@ -129,7 +129,7 @@ impl Watchdog {
         let silent = now.saturating_sub(self.heard);
         match &self.wait {
             None => {
-                let limit = self.limits.stall.max(self.step.saturating_mul(STEPS));
+                let limit = self.limits.stall.max(self.gap.saturating_mul(GAPS));
                 (silent >= limit).then_some(Stall::Silent(silent))
             }
             Some(_) if silent >= self.limits.stall => Some(Stall::Silent(silent)),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_with_long_steps_may_be_silent_for_twenty_of_them() {
+    fn an_engine_whose_messages_come_far_apart_may_be_silent_for_twenty_such_times() {
         let mut dog = Watchdog::new(LIMITS);
         for step in 1..=50 {
             // Two messages a step, as a step's tokens and its prompt's progress are.
@@ -305,7 +305,7 @@ mod tests {
                     dog.progress(at(now));
                 }
             }
-            let longest = LIMITS.stall.max(at(4900) * STEPS).as_millis() as u64;
+            let longest = LIMITS.stall.max(at(4900) * GAPS).as_millis() as u64;
             let first = now.next_multiple_of(TICK).max(TICK);
             let (found, _) = ticks(&mut dog, true, first, now + longest + 2 * TICK).unwrap();
             prop_assert!(found >= now + 5000);

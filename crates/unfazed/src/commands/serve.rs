@@ -94,7 +94,7 @@ struct AccessFlags {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Watching the engine")]
 struct WatchFlags {
-    /// Replace an engine that makes no progress for so many milliseconds, and for 20 of its steps
+    /// Replace an engine that gives no sign of progress for so many milliseconds
     #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(100..))]
     stall_ms: u64,
 
