@@ -112,6 +112,11 @@ pub enum Event {
         /// Since when, in milliseconds.
         ms: u64,
     },
+    /// Events are missing here: nobody had read any for so long that too many waited.
+    EventsDropped {
+        /// How many.
+        count: u64,
+    },
     /// The server was told to end: new requests are refused, running ones go on.
     Draining {
         /// Sequences that have not ended.
