@@ -1,5 +1,5 @@
 //! Events for machines: typed here, printed by the program as one JSON object a line with `"event"` first. A released
-//! key never changes its meaning.
+//! key never changes its meaning. `docs/events.md` lists them.
 
 use std::sync::Arc;
 
