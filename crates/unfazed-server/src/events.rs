@@ -214,4 +214,56 @@ mod tests {
         let text = serde_json::to_string(&Event::Listening { host: "::1".to_owned(), port: 1 }).unwrap();
         assert!(text.starts_with(r#"{"event":"listening","#));
     }
+
+    /// The lines of a type's definition in this file.
+    fn definition(head: &str) -> impl Iterator<Item = &'static str> {
+        let (_, rest) = include_str!("events.rs").split_once(head).unwrap();
+        rest.split_once("\n}").unwrap().0.lines().filter(|line| !line.contains("///"))
+    }
+
+    fn field(line: &str) -> Option<&str> {
+        let (name, _) = line.trim_start().trim_start_matches("pub ").split_once(": ")?;
+        Some(name)
+    }
+
+    #[test]
+    fn every_event_is_documented_with_all_its_fields() {
+        let docs =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/events.md")).unwrap();
+        let (mut row, mut events) = ("", 0);
+        for line in definition("pub enum Event {") {
+            if let Some(field) = field(line) {
+                assert!(row.contains(&format!("`{field}`")), "{field} is not in docs/events.md: {row}");
+            } else if let Some(variant) =
+                line.trim().split([' ', '(', ',']).next().filter(|name| name.len() > 2)
+            {
+                let name = snake_case(variant);
+                let begins = format!("| `{name}` |");
+                row = docs.lines().find(|row| row.starts_with(&begins)).unwrap_or_default();
+                assert_ne!(row, "", "{name} is not in docs/events.md");
+                events += 1;
+            }
+        }
+        assert!(events > 10, "{events} events were found in this file");
+        for (head, path) in [
+            ("pub struct Ready {", ""),
+            ("pub struct Partition {", "partition."),
+            ("pub struct EffectiveSettings {", "settings."),
+        ] {
+            for field in
+                definition(head).filter_map(field).filter(|name| !["partition", "settings"].contains(name))
+            {
+                assert!(docs.contains(&format!("`{path}{field}`")), "{path}{field} is not in docs/events.md");
+            }
+        }
+    }
+
+    /// As `serde` names a variant.
+    fn snake_case(variant: &str) -> String {
+        let parts = variant.char_indices().map(|(at, c)| {
+            let line = if at > 0 && c.is_uppercase() { "_" } else { "" };
+            format!("{line}{}", c.to_lowercase())
+        });
+        parts.collect()
+    }
 }
