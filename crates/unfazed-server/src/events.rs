@@ -1,5 +1,5 @@
 //! Events for machines: typed here, printed by the program as one JSON object a line with `"event"` first. A released
-//! key never changes its meaning.
+//! key never changes its meaning. `docs/events.md` lists them.
 
 use std::sync::Arc;
 
@@ -112,6 +112,11 @@ pub enum Event {
         /// Since when, in milliseconds.
         ms: u64,
     },
+    /// Events are missing here: nobody had read any for so long that too many waited.
+    EventsDropped {
+        /// How many.
+        count: u64,
+    },
     /// The server was told to end: new requests are refused, running ones go on.
     Draining {
         /// Sequences that have not ended.
@@ -208,5 +213,57 @@ mod tests {
         assert_eq!(text, r#"{"event":"engine_restart","attempt":2,"wait_ms":200}"#);
         let text = serde_json::to_string(&Event::Listening { host: "::1".to_owned(), port: 1 }).unwrap();
         assert!(text.starts_with(r#"{"event":"listening","#));
+    }
+
+    /// The lines of a type's definition in this file.
+    fn definition(head: &str) -> impl Iterator<Item = &'static str> {
+        let (_, rest) = include_str!("events.rs").split_once(head).unwrap();
+        rest.split_once("\n}").unwrap().0.lines().filter(|line| !line.contains("///"))
+    }
+
+    fn field(line: &str) -> Option<&str> {
+        let (name, _) = line.trim_start().trim_start_matches("pub ").split_once(": ")?;
+        Some(name)
+    }
+
+    #[test]
+    fn every_event_is_documented_with_all_its_fields() {
+        let docs =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/events.md")).unwrap();
+        let (mut row, mut events) = ("", 0);
+        for line in definition("pub enum Event {") {
+            if let Some(field) = field(line) {
+                assert!(row.contains(&format!("`{field}`")), "{field} is not in docs/events.md: {row}");
+            } else if let Some(variant) =
+                line.trim().split([' ', '(', ',']).next().filter(|name| name.len() > 2)
+            {
+                let name = snake_case(variant);
+                let begins = format!("| `{name}` |");
+                row = docs.lines().find(|row| row.starts_with(&begins)).unwrap_or_default();
+                assert_ne!(row, "", "{name} is not in docs/events.md");
+                events += 1;
+            }
+        }
+        assert!(events > 10, "{events} events were found in this file");
+        for (head, path) in [
+            ("pub struct Ready {", ""),
+            ("pub struct Partition {", "partition."),
+            ("pub struct EffectiveSettings {", "settings."),
+        ] {
+            for field in
+                definition(head).filter_map(field).filter(|name| !["partition", "settings"].contains(name))
+            {
+                assert!(docs.contains(&format!("`{path}{field}`")), "{path}{field} is not in docs/events.md");
+            }
+        }
+    }
+
+    /// As `serde` names a variant.
+    fn snake_case(variant: &str) -> String {
+        let parts = variant.char_indices().map(|(at, c)| {
+            let line = if at > 0 && c.is_uppercase() { "_" } else { "" };
+            format!("{line}{}", c.to_lowercase())
+        });
+        parts.collect()
     }
 }

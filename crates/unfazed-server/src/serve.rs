@@ -45,17 +45,52 @@ pub async fn serve(
     let (socket, address) = bind(&options).await?;
     events(Event::Listening { host: address.ip().to_string(), port: address.port() });
     let callers = Callers::new(&options, address.ip())?;
+    let metrics = Arc::new(metrics(&plan)?);
+    let capacity = plan.parallel.saturating_add(options.max_queue);
+    let engine = Engine::new(capacity, Arc::clone(&metrics), Arc::clone(&events));
+    let start = start_message(&options, &checkpoint, &plan)?;
+    // Built before the engine starts: a tokenizer that cannot be is a refusal, and no engine has to be ended for it.
+    let (checkpoint, plan, model) = with_model(&options, checkpoint, plan).await?;
+    let limits = listener::Limits {
+        connections: descriptors::connections(options.connections, checkpoint.files.len()),
+        head: options.receive_timeout,
+    };
+    let app = app(&options, callers, model, &engine, &metrics);
+    let orders = Orders {
+        launch: Box::new(launch),
+        start,
+        ready: ready_event(&options, &checkpoint, &plan, address),
+        memory: memory_sizes(&checkpoint, &plan),
+        limits: Limits { stall: options.stall, patience: options.storage_patience },
+        files: checkpoint.files,
+        model: options.model_id.clone(),
+        events: Arc::clone(&events),
+        metrics: Arc::clone(&metrics),
+    };
+    let keeper = Keeper::start(&engine, orders)
+        .map_err(|source| ServerError::System { what: "the keeper's thread cannot be started", source })?;
+    let http = Http { socket, router: router(app, options.cors.as_ref()), limits };
+    let result = run(&options, http, &engine, &metrics, &events, shutdown).await;
+    end_engine(&engine, keeper).await;
+    result.map(|unfinished_requests| events(Event::Shutdown { unfinished_requests }))
+}
+
+fn metrics(plan: &Plan) -> Result<Metrics, ServerError> {
     let metrics = Metrics::new().map_err(|error| ServerError::System {
         what: "the metrics cannot be set up",
         source: std::io::Error::other(error),
     })?;
-    let metrics = Arc::new(metrics);
     metrics.kv_pages(plan.pages);
-    let capacity = plan.parallel.saturating_add(options.max_queue);
-    let engine = Engine::new(capacity, Arc::clone(&metrics), Arc::clone(&events));
-    // Built before the engine starts: a tokenizer that cannot be is a refusal, and no engine has to be ended for it.
+    Ok(metrics)
+}
+
+/// Makes a checkpoint's tokenizer and template, away from the async threads; what the template lacks becomes a note.
+async fn with_model(
+    options: &ServeOptions,
+    checkpoint: Checkpoint,
+    plan: Plan,
+) -> Result<(Checkpoint, Plan, Model), ServerError> {
     let model_id = options.model_id.clone();
-    let start = start_message(&options, &checkpoint, &plan)?;
     let (checkpoint, mut plan, model) = tokio::task::spawn_blocking(move || {
         let model = Model::new(model_id, &checkpoint, &plan);
         (checkpoint, plan, model)
@@ -64,39 +99,28 @@ pub async fn serve(
     .map_err(|error| ServerError::Tokenizer(format!("building the tokenizer failed: {error}")))?;
     let model = model?;
     plan.notes.extend(model.template.as_ref().err().map(refused_chats));
-    let ready = ready_event(&options, &checkpoint, &plan, address);
-    let limits = listener::Limits {
-        connections: descriptors::connections(options.connections, checkpoint.files.len()),
-        head: options.receive_timeout,
-    };
-    let orders = Orders {
-        launch: Box::new(launch),
-        start,
-        memory: memory_sizes(&checkpoint, &plan),
-        limits: Limits { stall: options.stall, patience: options.storage_patience },
-        files: checkpoint.files,
-        model: options.model_id.clone(),
-        events: Arc::clone(&events),
-        ready,
-        metrics: Arc::clone(&metrics),
-    };
-    let app = Arc::new(AppState {
+    Ok((checkpoint, plan, model))
+}
+
+/// What the handlers share.
+fn app(
+    options: &ServeOptions,
+    callers: Callers,
+    model: Model,
+    engine: &Engine,
+    metrics: &Arc<Metrics>,
+) -> Arc<AppState> {
+    Arc::new(AppState {
         engine: engine.clone(),
         model: Arc::new(model),
-        metrics: Arc::clone(&metrics),
+        metrics: Arc::clone(metrics),
         keys: ApiKeys::new(options.api_keys.clone()),
         callers,
         bodies: Bodies::new(options.body_limit, options.body_budget, options.receive_timeout),
         streams: Arc::new(Streams::new(options.stream_budget)),
         keep_alive: options.keep_alive,
         preparing: Arc::new(Semaphore::new(unfazed_host::cores())),
-    });
-    let keeper = Keeper::start(&engine, orders)
-        .map_err(|source| ServerError::System { what: "the keeper's thread cannot be started", source })?;
-    let http = Http { socket, router: router(app, options.cors.as_ref()), limits };
-    let result = run(&options, http, &engine, &metrics, &events, shutdown).await;
-    end_engine(&engine, keeper).await;
-    result.map(|unfinished_requests| events(Event::Shutdown { unfinished_requests }))
+    })
 }
 
 /// What answers clients.

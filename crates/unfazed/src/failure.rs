@@ -1,20 +1,23 @@
 //! How the program ends: 0 when all went well (a closed pipe included), 1 with one line on stderr when not. Usage
 //! errors end with 2, by `clap`.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
-/// The exit code of a result; an error is told on stderr in one line.
-pub(crate) fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
-    match result {
+use crate::stderr::Stderr;
+
+/// The exit code of a result; an error is told on stderr in one line, behind what waits to be written there.
+pub(crate) fn exit_code(result: anyhow::Result<ExitCode>, stderr: &Stderr) -> ExitCode {
+    let code = match result {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody is left to tell if stderr is closed.
-            let _ = writeln!(io::stderr(), "error: {}", line(&error));
+            stderr.write(format!("error: {}\n", line(&error)));
             ExitCode::FAILURE
         }
-    }
+    };
+    stderr.flush();
+    code
 }
 
 /// An error and its causes in one line. A cause that its error quotes already is left out, and so are control

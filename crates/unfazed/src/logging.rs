@@ -1,31 +1,36 @@
 //! Logs for people (or as JSON), on stderr; events for machines are `report`'s.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use anyhow::anyhow;
-use indicatif::MultiProgress;
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
 
 use crate::flags::{LogFlags, LogFormat};
+use crate::stderr::Stderr;
 
 /// What a server logs where nothing else was said.
 pub(crate) const SERVER: &str = "info";
 /// What a chat logs where nothing else was said: only what the person should know.
 pub(crate) const CHAT: &str = "warn";
 
-/// Starts logging, of what `default` says if no flag does. With `bars`, a line is written between the redraws of progress bars instead of through them.
-pub(crate) fn start(flags: &LogFlags, default: &str, bars: Option<MultiProgress>) -> anyhow::Result<()> {
+/// Starts logging, of what `default` says if no flag does.
+pub(crate) fn start(flags: &LogFlags, default: &str, stderr: &Stderr) -> anyhow::Result<()> {
+    let lines = stderr.clone();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::try_new(flags.filter(default))?)
-        .with_writer(Stderr { bars })
-        .with_ansi(io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
+        .with_writer(move || Line(lines.clone()))
+        .with_ansi(stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none());
     let started = match flags.log_format {
         LogFormat::Text => builder.with_target(false).try_init(),
         LogFormat::Json => builder.json().try_init(),
     };
     started.map_err(|error| anyhow!("cannot start logging: {error}"))?;
-    std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "internal error: please report it")));
+    let stderr = stderr.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        tracing::error!(%panic, "internal error: please report it");
+        // The program may end with this thread.
+        stderr.flush();
+    }));
     Ok(())
 }
 
@@ -39,35 +44,17 @@ pub(crate) fn parse_filter(text: &str) -> Result<String, String> {
     EnvFilter::try_new(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-/// Stderr as `tracing` wants it.
-struct Stderr {
-    bars: Option<MultiProgress>,
-}
+/// A line on its way to stderr: `tracing` writes it at once.
+struct Line(Stderr);
 
-/// One line on its way to stderr.
-struct Line<'a> {
-    bars: Option<&'a MultiProgress>,
-}
-
-impl<'a> MakeWriter<'a> for Stderr {
-    type Writer = Line<'a>;
-
-    fn make_writer(&'a self) -> Line<'a> {
-        Line { bars: self.bars.as_ref() }
-    }
-}
-
-impl Write for Line<'_> {
+impl Write for Line {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self.bars {
-            Some(bars) => bars.suspend(|| io::stderr().write_all(bytes))?,
-            None => io::stderr().write_all(bytes)?,
-        }
+        self.0.write(bytes);
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
+        Ok(())
     }
 }
 

@@ -7,8 +7,10 @@
 //! | [`chat`] | the chat in the terminal: client, input, session |
 //! | [`model`] | opening the model that was named, or the demo model |
 //! | [`launch`] | from flags to a running server |
-//! | [`report`] | events for machines, progress and greetings for people |
+//! | [`report`] | events for machines, greetings for people |
 //! | [`logging`] | logs on stderr |
+//! | [`stderr`] | what is seen on stderr: logs, lines for people, the loading bar |
+//! | [`output`] | a queue and a thread that writes it, so that nobody waits for a reader |
 //! | [`failure`] | how the program ends: one line and an exit code |
 
 mod chat;
@@ -18,10 +20,20 @@ mod flags;
 mod launch;
 mod logging;
 mod model;
+mod output;
 mod report;
+mod stderr;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    failure::exit_code(commands::dispatch(std::env::args_os()))
+    match stderr::Stderr::start() {
+        Ok(stderr) => failure::exit_code(commands::dispatch(std::env::args_os(), &stderr), &stderr),
+        Err(error) => {
+            // Nobody is left to tell if stderr is closed.
+            let _ = writeln!(io::stderr(), "error: cannot start a thread for stderr: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -2,12 +2,14 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use clap::ValueEnum;
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use unfazed_server::events::Ready;
 use unfazed_server::{Event, EventSink};
+
+use crate::output::Output;
+use crate::stderr::Stderr;
 
 /// When events are written to stdout. (Without help for each value `--help` keeps one line a flag.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -28,83 +30,41 @@ impl EventsWhen {
     }
 }
 
-/// A progress bar for loading, drawn where stderr is a terminal.
-#[derive(Clone)]
-pub(crate) struct LoadingBar {
-    bars: MultiProgress,
-    bar: Arc<Mutex<Option<ProgressBar>>>,
-}
-
-impl LoadingBar {
-    /// No bar is drawn before the first byte.
-    pub(crate) fn new() -> LoadingBar {
-        let target = if io::stderr().is_terminal() {
-            ProgressDrawTarget::stderr()
-        } else {
-            ProgressDrawTarget::hidden()
-        };
-        let bars = MultiProgress::with_draw_target(target);
-        LoadingBar { bars, bar: Arc::default() }
-    }
-
-    /// What else writes to stderr has to go through.
-    pub(crate) fn bars(&self) -> MultiProgress {
-        self.bars.clone()
-    }
-
-    /// Follows an event.
-    pub(crate) fn follow(&self, event: &Event) {
-        let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
-        match event {
-            Event::Loading { done_bytes, total_bytes, .. } => {
-                let bar = bar.get_or_insert_with(|| self.bars.add(new_bar()));
-                bar.set_length(*total_bytes);
-                bar.set_position(*done_bytes);
-            }
-            _ => {
-                if let Some(bar) = bar.take() {
-                    bar.finish_and_clear();
-                }
-            }
+/// Events on stdout, one JSON object a line, written by a thread of its own.
+///
+/// # Errors
+///
+/// The system gives no thread.
+pub(crate) fn events() -> io::Result<Output<Event>> {
+    let mut stdout = Some(io::stdout());
+    Output::start("events", move |event, dropped| {
+        let Some(out) = &mut stdout else { return };
+        let gap = (dropped > 0).then_some(Event::EventsDropped { count: dropped });
+        if let Err(error) = gap.iter().chain([&event]).try_for_each(|event| write_line(out, event)) {
+            // Whoever read the events went away; clients of the server did not.
+            tracing::warn!(%error, "events can no longer be written to stdout");
+            stdout = None;
         }
-    }
-}
-
-/// As wide as the terminal: a bar that wraps is drawn again and again.
-fn new_bar() -> ProgressBar {
-    const TEMPLATE: &str =
-        "Loading [{wide_bar}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta} left";
-    let style = ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(0).with_style(style.progress_chars("=> "))
+    })
 }
 
 /// The sink for `unfazed serve`; `open` if nobody needs a key.
-pub(crate) fn sink(events: bool, bar: LoadingBar, open: bool) -> EventSink {
-    let machine = Mutex::new(events.then(io::stdout));
-    let people = io::stderr().is_terminal();
+pub(crate) fn sink(events: Option<Output<Event>>, stderr: Stderr, open: bool) -> EventSink {
     Arc::new(move |event| {
-        bar.follow(&event);
+        stderr.follow(&event);
         if let Event::Listening { host, .. } = &event
             && open
             && !is_loopback(host)
         {
             tracing::warn!("everybody who reaches {host} can use this server: set a key with --api-key-file");
         }
-        if people {
-            if let Some(text) = for_people(&event) {
-                // Nothing is lost if stderr is closed.
-                let _ = writeln!(io::stderr(), "{text}");
-            }
-        } else {
+        if !stderr.is_terminal() {
             log(&event);
+        } else if let Some(text) = for_people(&event) {
+            stderr.write(text + "\n");
         }
-        let mut machine = machine.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(stdout) = machine.as_mut()
-            && let Err(error) = write_line(stdout, &event)
-        {
-            // Whoever read the events went away; clients of the server did not.
-            tracing::warn!(%error, "events can no longer be written to stdout");
-            *machine = None;
+        if let Some(events) = &events {
+            events.send(event);
         }
     })
 }

@@ -17,6 +17,60 @@ pub(crate) const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
 const REQUESTS: &str = "unfazed_requests_total";
 const EXITS: &str = "unfazed_engine_exits_total";
+const RUNNING: &str = "unfazed_requests_running";
+const QUEUED: &str = "unfazed_requests_queued";
+const KV_PAGES: &str = "unfazed_kv_pages";
+const PROMPT_TOKENS: &str = "unfazed_prompt_tokens_total";
+const CACHED_TOKENS: &str = "unfazed_cached_tokens_total";
+const GENERATED_TOKENS: &str = "unfazed_generated_tokens_total";
+const RESTARTS: &str = "unfazed_engine_restarts_total";
+const RESUMED: &str = "unfazed_requests_resumed_total";
+const POSITIONS_KEPT: &str = "unfazed_positions_kept_total";
+const POSITIONS_RECOMPUTED: &str = "unfazed_positions_recomputed_total";
+const WEIGHTS_READ: &str = "unfazed_weights_read_bytes_total";
+const WEIGHTS_KEPT: &str = "unfazed_weights_kept_bytes_total";
+const QUARANTINED: &str = "unfazed_requests_quarantined_total";
+const STRUCK: &str = "unfazed_memory_struck_bytes";
+const FIRST_TOKEN: &str = "unfazed_time_to_first_token_seconds";
+const PER_TOKEN: &str = "unfazed_time_per_token_seconds";
+const QUEUE: &str = "unfazed_queue_seconds";
+
+/// What each one is, as Prometheus is told.
+const DESCRIPTIONS: [(&str, Kind, &str); 19] = [
+    (REQUESTS, Kind::Counter, "HTTP requests answered, by endpoint and status"),
+    (EXITS, Kind::Counter, "Engines that ended without being told to, by cause"),
+    (RUNNING, Kind::Gauge, "Sequences that the engine computes"),
+    (QUEUED, Kind::Gauge, "Sequences that wait for the engine"),
+    (KV_PAGES, Kind::Gauge, "KV pages that there are"),
+    (PROMPT_TOKENS, Kind::Counter, "Prompt tokens computed"),
+    (CACHED_TOKENS, Kind::Counter, "Prompt tokens found computed already"),
+    (GENERATED_TOKENS, Kind::Counter, "Tokens generated"),
+    (RESTARTS, Kind::Counter, "Engines started after another one's death"),
+    (RESUMED, Kind::Counter, "Sequences that another engine went on with"),
+    (POSITIONS_KEPT, Kind::Counter, "Positions of resumed sequences whose keys and values were still there"),
+    (
+        POSITIONS_RECOMPUTED,
+        Kind::Counter,
+        "Positions of resumed sequences that had to be computed before the next token",
+    ),
+    (WEIGHTS_READ, Kind::Counter, "Bytes of weights that engines read from the model's files"),
+    (WEIGHTS_KEPT, Kind::Counter, "Bytes of packed weights that engines found in memory"),
+    (QUARANTINED, Kind::Counter, "Sequences that were given up because they ended the engine by themselves"),
+    (STRUCK, Kind::Gauge, "Bytes held by engines that could not be ended"),
+    (FIRST_TOKEN, Kind::Seconds, "From a request's arrival to its first token"),
+    (PER_TOKEN, Kind::Seconds, "Mean time per generated token of an answer"),
+    (QUEUE, Kind::Seconds, "Wait for a place in the engine"),
+];
+
+/// What kind of number a metric is.
+#[derive(Clone, Copy)]
+enum Kind {
+    Counter,
+    Gauge,
+    /// A histogram of times.
+    Seconds,
+}
+
 const PHASE_BUCKETS: &[f64] = &[0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0];
 const TOKEN_BUCKETS: &[f64] = &[0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0];
 const METADATA: Metadata<'static> = Metadata::new("unfazed_server", Level::INFO, Some(module_path!()));
@@ -48,87 +102,40 @@ impl Metrics {
     /// Fails only if a list of buckets above is empty.
     pub(crate) fn new() -> Result<Metrics, BuildError> {
         let mut builder = PrometheusBuilder::new();
-        for (name, buckets) in [
-            ("unfazed_time_to_first_token_seconds", PHASE_BUCKETS),
-            ("unfazed_queue_seconds", PHASE_BUCKETS),
-            ("unfazed_time_per_token_seconds", TOKEN_BUCKETS),
-        ] {
+        for (name, buckets) in
+            [(FIRST_TOKEN, PHASE_BUCKETS), (QUEUE, PHASE_BUCKETS), (PER_TOKEN, TOKEN_BUCKETS)]
+        {
             builder = builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), buckets)?;
         }
         let recorder = builder.build_recorder();
-        let describe_counter = |name: &'static str, text: &'static str| {
-            recorder.describe_counter(name.into(), Some(Unit::Count), text.into());
-            recorder.register_counter(&Key::from_static_name(name), &METADATA)
-        };
-        let describe_gauge = |name: &'static str, text: &'static str| {
-            recorder.describe_gauge(name.into(), Some(Unit::Count), text.into());
-            recorder.register_gauge(&Key::from_static_name(name), &METADATA)
-        };
-        let describe_histogram = |name: &'static str, text: &'static str| {
-            recorder.describe_histogram(name.into(), Some(Unit::Seconds), text.into());
-            recorder.register_histogram(&Key::from_static_name(name), &METADATA)
-        };
-        recorder.describe_counter(
-            REQUESTS.into(),
-            Some(Unit::Count),
-            "HTTP requests answered, by endpoint and status".into(),
-        );
-        recorder.describe_counter(
-            EXITS.into(),
-            Some(Unit::Count),
-            "Engines that ended without being told to, by cause".into(),
-        );
+        for (name, kind, text) in DESCRIPTIONS {
+            match kind {
+                Kind::Counter => recorder.describe_counter(name.into(), Some(Unit::Count), text.into()),
+                Kind::Gauge => recorder.describe_gauge(name.into(), Some(Unit::Count), text.into()),
+                Kind::Seconds => recorder.describe_histogram(name.into(), Some(Unit::Seconds), text.into()),
+            }
+        }
+        let counter = |name| recorder.register_counter(&Key::from_static_name(name), &METADATA);
+        let gauge = |name| recorder.register_gauge(&Key::from_static_name(name), &METADATA);
+        let histogram = |name| recorder.register_histogram(&Key::from_static_name(name), &METADATA);
         Ok(Metrics {
-            running: describe_gauge("unfazed_requests_running", "Sequences that the engine computes"),
-            queued: describe_gauge("unfazed_requests_queued", "Sequences that wait for the engine"),
-            kv_pages: describe_gauge("unfazed_kv_pages", "KV pages that there are"),
-            prompt_tokens: describe_counter("unfazed_prompt_tokens_total", "Prompt tokens computed"),
-            cached_tokens: describe_counter(
-                "unfazed_cached_tokens_total",
-                "Prompt tokens found computed already",
-            ),
-            generated_tokens: describe_counter("unfazed_generated_tokens_total", "Tokens generated"),
-            restarts: describe_counter(
-                "unfazed_engine_restarts_total",
-                "Engines started after another one's death",
-            ),
-            resumed: describe_counter(
-                "unfazed_requests_resumed_total",
-                "Sequences that another engine went on with",
-            ),
-            positions_kept: describe_counter(
-                "unfazed_positions_kept_total",
-                "Positions of resumed sequences whose keys and values were still there",
-            ),
-            positions_recomputed: describe_counter(
-                "unfazed_positions_recomputed_total",
-                "Positions of resumed sequences that had to be computed before the next token",
-            ),
-            weights_read: describe_counter(
-                "unfazed_weights_read_bytes_total",
-                "Bytes of weights that engines read from the model's files",
-            ),
-            weights_kept: describe_counter(
-                "unfazed_weights_kept_bytes_total",
-                "Bytes of packed weights that engines found in memory",
-            ),
-            quarantined: describe_counter(
-                "unfazed_requests_quarantined_total",
-                "Sequences that were given up because they ended the engine by themselves",
-            ),
-            struck: describe_gauge(
-                "unfazed_memory_struck_bytes",
-                "Bytes held by engines that could not be ended",
-            ),
-            first_token: describe_histogram(
-                "unfazed_time_to_first_token_seconds",
-                "From a request's arrival to its first token",
-            ),
-            per_token: describe_histogram(
-                "unfazed_time_per_token_seconds",
-                "Mean time per generated token of an answer",
-            ),
-            queue: describe_histogram("unfazed_queue_seconds", "Wait for a place in the engine"),
+            running: gauge(RUNNING),
+            queued: gauge(QUEUED),
+            kv_pages: gauge(KV_PAGES),
+            prompt_tokens: counter(PROMPT_TOKENS),
+            cached_tokens: counter(CACHED_TOKENS),
+            generated_tokens: counter(GENERATED_TOKENS),
+            restarts: counter(RESTARTS),
+            resumed: counter(RESUMED),
+            positions_kept: counter(POSITIONS_KEPT),
+            positions_recomputed: counter(POSITIONS_RECOMPUTED),
+            weights_read: counter(WEIGHTS_READ),
+            weights_kept: counter(WEIGHTS_KEPT),
+            quarantined: counter(QUARANTINED),
+            struck: gauge(STRUCK),
+            first_token: histogram(FIRST_TOKEN),
+            per_token: histogram(PER_TOKEN),
+            queue: histogram(QUEUE),
             handle: recorder.handle(),
             recorder,
         })

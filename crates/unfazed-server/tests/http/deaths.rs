@@ -12,6 +12,8 @@ use crate::fake_engine::{Boot, PATIENCE, Step, submits};
 use crate::server::{Server, body, chunks, error, options};
 
 const ABORTED: i32 = 6;
+/// Short enough to wait for, and long enough for an engine that works to be heard on a busy machine.
+const STALL: Duration = Duration::from_secs(1);
 
 /// What an engine does first with a request, and what the next one does that goes on with it.
 fn twice(submit: &Submit, first: &[Step], then: &[Step]) -> Vec<Step> {
@@ -138,7 +140,7 @@ async fn comments_flow_while_an_engine_restarts_and_health_stays_good() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stalled_engine_is_replaced() {
-    let options = ServeOptions { stall: Duration::from_millis(200), ..options() };
+    let options = ServeOptions { stall: STALL, ..options() };
     let script = |submit: &Submit| twice(submit, &begin("a", Step::Hang), &rest("b"));
     let mut server = Server::launch(options, Boot::Normal, script).await;
     server.ready().await;
@@ -151,7 +153,7 @@ async fn a_stalled_engine_is_replaced() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_never_says_which_build_it_is_is_replaced() {
-    let options = ServeOptions { stall: Duration::from_millis(100), ..options() };
+    let options = ServeOptions { stall: STALL, ..options() };
     let mut server = Server::launch(options, Boot::StillbornFirst(1), |_| rest("x")).await;
     let events = server.events_until(|event| exit(event).is_some()).await;
     assert_eq!(exit(events.last().unwrap()).unwrap()["cause"], "stalled");
@@ -161,14 +163,14 @@ async fn an_engine_that_never_says_which_build_it_is_is_replaced() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_declared_wait_is_no_stall_and_is_told_once() {
-    let options = ServeOptions { stall: Duration::from_millis(200), ..options() };
+    let options = ServeOptions { stall: STALL, ..options() };
     let script = |_: &Submit| [begin("a", Step::Wait), rest("b")].concat();
     let mut server = Server::launch(options, Boot::Normal, script).await;
     server.ready().await;
     let answer = tokio::spawn(server.post("/v1/completions", &json!({"prompt": "x"})).send());
-    // Several times as long as a stall.
+    // They come every 20 ms, for several times as long as a stall.
     let control = std::sync::Arc::clone(&server.control);
-    tokio::task::spawn_blocking(move || control.wait_for_waits(50)).await.unwrap();
+    tokio::task::spawn_blocking(move || control.wait_for_waits(150)).await.unwrap();
     server.control.let_go();
     assert_eq!(body(answer.await.unwrap().unwrap()).await["choices"][0]["text"], "ab");
     server.shut_down();
@@ -193,7 +195,7 @@ async fn a_declared_wait_has_its_own_limit() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_of_an_engine_that_cannot_be_ended_is_not_used_until_it_ends() {
-    let options = ServeOptions { stall: Duration::from_millis(200), ..options() };
+    let options = ServeOptions { stall: STALL, ..options() };
     let script = |submit: &Submit| match first(submit) {
         '!' => twice(submit, &begin("a", Step::Stick), &rest("b")),
         '9' => twice(submit, &begin("a", Step::Signal(9)), &rest("b")),

@@ -8,6 +8,7 @@ use unfazed_engine::EngineError;
 
 use crate::flags::LogFlags;
 use crate::logging;
+use crate::stderr::Stderr;
 
 #[derive(Debug, Args)]
 pub(crate) struct EngineArgs {
@@ -15,8 +16,8 @@ pub(crate) struct EngineArgs {
     log: LogFlags,
 }
 
-pub(crate) fn run(args: &EngineArgs) -> anyhow::Result<ExitCode> {
-    logging::start(&args.log, logging::SERVER, None)?;
+pub(crate) fn run(args: &EngineArgs, stderr: &Stderr) -> anyhow::Result<ExitCode> {
+    logging::start(&args.log, logging::SERVER, stderr)?;
     let socket = unfazed_wire::link::from_stdin()?;
     prefer_for_oom_kill();
     match unfazed_engine::process::run(socket) {

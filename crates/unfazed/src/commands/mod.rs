@@ -12,6 +12,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::failure::OutputClosed;
 use crate::flags;
+use crate::stderr::Stderr;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,7 +54,7 @@ enum Command {
 const LONG_VERSION: &str = unfazed_wire::BUILD_ID;
 
 /// Parses the command line and runs the command.
-pub(crate) fn dispatch(args: impl Iterator<Item = OsString>) -> anyhow::Result<ExitCode> {
+pub(crate) fn dispatch(args: impl Iterator<Item = OsString>, stderr: &Stderr) -> anyhow::Result<ExitCode> {
     let cli = match parse(args) {
         Ok(cli) => cli,
         Err(error) => {
@@ -63,9 +64,9 @@ pub(crate) fn dispatch(args: impl Iterator<Item = OsString>) -> anyhow::Result<E
         }
     };
     match cli.command {
-        Command::Serve(args) => serve::run(&args),
-        Command::Run(args) => run::run(&args),
-        Command::Engine(args) => engine::run(&args),
+        Command::Serve(args) => serve::run(&args, stderr),
+        Command::Run(args) => run::run(&args, stderr),
+        Command::Engine(args) => engine::run(&args, stderr),
     }
 }
 

@@ -19,7 +19,8 @@ use crate::chat::endpoint::Endpoint;
 use crate::chat::session::{AnswerFlags, Session};
 use crate::chat::terminal::{self, INTERRUPTED};
 use crate::flags::{LogFlags, ModelFlags};
-use crate::report::{self, LoadingBar};
+use crate::report;
+use crate::stderr::Stderr;
 use crate::{launch, logging};
 
 const EXAMPLES: &str = "\
@@ -73,9 +74,8 @@ struct ServerFlags {
     api_key_file: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let bar = LoadingBar::new();
-    logging::start(&args.log, logging::CHAT, Some(bar.bars()))?;
+pub(crate) fn run(args: &RunArgs, stderr: &Stderr) -> anyhow::Result<ExitCode> {
+    logging::start(&args.log, logging::CHAT, stderr)?;
     let question = question(&args.prompt.join(" "))?;
     let runtime = Runtime::new().context("cannot start the threads of the chat")?;
     let (endpoint, own) = match &args.server.url {
@@ -84,12 +84,14 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             let key = (!keys.is_empty()).then(|| keys.swap_remove(0));
             (Endpoint::parse(url, key)?, None)
         }
-        None => match OwnServer::start(&runtime, args, bar)? {
+        None => match OwnServer::start(&runtime, args, stderr)? {
             Some((endpoint, own)) => (endpoint, Some(own)),
             None => return Ok(ExitCode::from(INTERRUPTED)),
         },
     };
     let model = runtime.block_on(client::first_model(&endpoint))?;
+    // The chat writes to the terminal itself, below what stands there.
+    stderr.flush();
     let mut session = Session::new(endpoint, model, args.answers.clone(), args.system.clone());
     let result = match question {
         Some(question) => terminal::answer_once(&runtime, &mut session, question),
@@ -131,7 +133,7 @@ impl OwnServer {
     fn start(
         runtime: &Runtime,
         args: &RunArgs,
-        bar: LoadingBar,
+        stderr: &Stderr,
     ) -> anyhow::Result<Option<(Endpoint, OwnServer)>> {
         let key = random_key()?;
         let prepared = launch::prepare(&args.model, &args.log, logging::CHAT)?;
@@ -143,7 +145,7 @@ impl OwnServer {
             isa: args.model.isa.clone(),
             ..ServeOptions::default()
         };
-        let (events, port) = port_when_ready(bar);
+        let (events, port) = port_when_ready(stderr.clone());
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async move {
             // An error means that the chat ended without a word; the server ends too.
@@ -173,11 +175,11 @@ impl OwnServer {
 }
 
 /// A sink that draws the loading bar, and the port once the server is ready.
-fn port_when_ready(bar: LoadingBar) -> (EventSink, oneshot::Receiver<u16>) {
+fn port_when_ready(stderr: Stderr) -> (EventSink, oneshot::Receiver<u16>) {
     let (send, receive) = oneshot::channel();
     let send = Mutex::new(Some(send));
     let sink: EventSink = Arc::new(move |event| {
-        bar.follow(&event);
+        stderr.follow(&event);
         report::log(&event);
         if let Event::Ready(ready) = &event
             && let Some(send) = send.lock().unwrap_or_else(PoisonError::into_inner).take()

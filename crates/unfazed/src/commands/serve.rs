@@ -11,7 +11,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use unfazed_server::{CorsOrigins, ServeOptions};
 
 use crate::flags::{LogFlags, ModelFlags};
-use crate::report::{self, EventsWhen, LoadingBar};
+use crate::report::{self, EventsWhen};
+use crate::stderr::Stderr;
 use crate::{launch, logging};
 
 const EXAMPLES: &str = "\
@@ -103,9 +104,8 @@ struct WatchFlags {
     storage_patience: u64,
 }
 
-pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
-    let bar = LoadingBar::new();
-    logging::start(&args.log, logging::SERVER, Some(bar.bars()))?;
+pub(crate) fn run(args: &ServeArgs, stderr: &Stderr) -> anyhow::Result<ExitCode> {
+    logging::start(&args.log, logging::SERVER, stderr)?;
     let keys = api_keys(args.access.api_key.as_deref(), args.access.api_key_file.as_deref())?;
     let prepared = launch::prepare(&args.model, &args.log, logging::SERVER)?;
     let options = ServeOptions {
@@ -122,7 +122,12 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         isa: args.model.isa.clone(),
         ..ServeOptions::default()
     };
-    let sink = report::sink(args.events.enabled(), bar, options.api_keys.is_empty());
+    let events = if args.events.enabled() {
+        Some(report::events().context("cannot start a thread for events")?)
+    } else {
+        None
+    };
+    let sink = report::sink(events.clone(), stderr.clone(), options.api_keys.is_empty());
     let runtime = tokio::runtime::Runtime::new().context("cannot start the server's threads")?;
     let served = runtime.block_on(async {
         let shutdown = until_signal()?;
@@ -130,6 +135,9 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     });
     // Work that does not come to an end (a template's) must not keep the program.
     runtime.shutdown_background();
+    if let Some(events) = events {
+        events.flush();
+    }
     served.map(|()| ExitCode::SUCCESS)
 }
 

@@ -8,6 +8,7 @@
 //! | `command_line` | help, usage errors, errors |
 //! | `serve` | events, answers, signals, the engine's end |
 //! | `front` | the front killed or stopped |
+//! | `unread` | a server whose output nobody reads |
 //! | `memory` | memory that outlives an engine, and who may write it |
 //! | `run` | the chat in pipes |
 //! | `damaged` | damaged model files |
@@ -29,3 +30,5 @@ mod run;
 mod serve;
 mod streams;
 mod support;
+#[cfg(target_os = "linux")]
+mod unread;

@@ -6,7 +6,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -114,6 +114,29 @@ impl Server {
         let mut server = Server::spawn(shell.stdin(Stdio::null()).stdout(Stdio::piped()));
         server.ready = server.event("ready");
         server
+    }
+
+    /// Starts it on pipes that hold a page each and waits until it is ready. Nobody reads them from then on, but for
+    /// those who get them.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn unread(args: &[&str]) -> (Server, BufReader<ChildStdout>, ChildStderr) {
+        let mut child = program(&["serve", "--port", "0"]).args(args).spawn().unwrap();
+        let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        rustix::pipe::fcntl_setpipe_size(&stdout, 1).unwrap();
+        rustix::pipe::fcntl_setpipe_size(&stderr, 1).unwrap();
+        let (_, nothing) = channel();
+        let mut server = Server { child, port: 0, ready: Value::Null, events: nothing };
+        let mut stdout = BufReader::new(stdout);
+        while server.ready.is_null() {
+            let mut line = String::new();
+            stdout.read_line(&mut line).unwrap();
+            let event: Value = serde_json::from_str(&line).unwrap();
+            if event["event"] == "ready" {
+                server.port = u16::try_from(event["port"].as_u64().unwrap()).unwrap();
+                server.ready = event;
+            }
+        }
+        (server, stdout, stderr)
     }
 
     fn spawn(command: &mut Command) -> Server {

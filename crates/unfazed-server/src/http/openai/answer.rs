@@ -1,23 +1,28 @@
 //! All choices of a request, as one body or as a stream.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::Json;
+use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use futures::stream::{self, BoxStream, SelectAll, select_all};
 use futures::{Stream, StreamExt, future};
 use serde::Serialize;
 use serde_json::Value;
-use unfazed_wire::FinishReason;
+use unfazed_wire::{FinishReason, Submit};
 
 use super::super::error::ApiError;
-use super::super::router::AppState;
+use super::super::router::{App, AppState};
 use super::super::sse;
 use super::super::streams::Opened;
-use super::choice::{Choice, News};
+use super::super::streams::resume::{self, Keep};
+use super::choice::{Choice, News, Script};
+use super::prepare;
 use super::response::{Head, TimingsBlock, Totals, Usage};
 use super::settings::Settings;
 use crate::answer::Piece;
+use crate::model::Model;
 
 /// How an endpoint writes its choices.
 pub(crate) trait Shape: Send + Sync + 'static {
@@ -31,13 +36,63 @@ pub(crate) trait Shape: Send + Sync + 'static {
     fn end(&self, index: usize, reason: FinishReason) -> Value;
 }
 
-/// An answer that is being made.
-pub(crate) struct Answer<S> {
-    pub(crate) shape: S,
-    pub(crate) head: Head,
-    pub(crate) choices: Vec<Choice>,
+/// A request that may be handed to the engine.
+pub(crate) struct Prepared {
+    pub(crate) settings: Settings,
+    /// One for each choice.
+    pub(crate) sequences: Vec<(Submit, Script)>,
     /// Tokens of all prompts.
     pub(crate) prompt_tokens: usize,
+    /// Log probabilities are asked for.
+    pub(crate) scored: bool,
+}
+
+/// How an endpoint names its answers.
+pub(crate) struct Names {
+    /// What ids begin with.
+    pub(crate) id: &'static str,
+    /// The object that a whole answer is.
+    pub(crate) whole: &'static str,
+    /// The object that a chunk of a stream is.
+    pub(crate) chunk: &'static str,
+}
+
+/// Answers a request: prepares it, hands it to the engine and sends what comes. `shape` gets the model, and whether log
+/// probabilities are asked for.
+pub(crate) async fn answer<S: Shape>(
+    app: &App,
+    request: Request,
+    prepare: impl FnOnce(&AppState, &[u8]) -> Result<Prepared, ApiError> + Send + 'static,
+    names: Names,
+    shape: impl FnOnce(Arc<Model>, bool) -> S,
+) -> Result<Response, ApiError> {
+    let arrived = Instant::now();
+    let keep = Keep::wanted(&request)?;
+    let prepared = prepare::receive(app, request, prepare).await?;
+    let Prepared { settings, sequences, prompt_tokens, scored } = prepared;
+    let stream = resume::open(&app.streams, keep, settings.stream)?;
+    let object = if settings.stream { names.chunk } else { names.whole };
+    let head = Head::new(names.id, object, &app.model)?;
+    let (submits, scripts): (Vec<_>, Vec<_>) = sequences.into_iter().unzip();
+    let sequences = app.engine.submit(submits)?;
+    let choices = scripts
+        .into_iter()
+        .zip(sequences)
+        .map(|(script, sequence)| Choice::new(script, sequence, arrived, Arc::clone(&app.metrics)));
+    let shape = shape(Arc::clone(&app.model), scored);
+    let answer = Answer { shape, head, choices: choices.collect(), prompt_tokens };
+    match stream {
+        Some(stream) => Ok(answer.stream(settings.include_usage, stream, app.keep_alive)),
+        None => answer.whole().await,
+    }
+}
+
+/// An answer that is being made.
+struct Answer<S> {
+    shape: S,
+    head: Head,
+    choices: Vec<Choice>,
+    prompt_tokens: usize,
 }
 
 /// A body, or a chunk of a stream.
@@ -54,19 +109,6 @@ struct Body<'a> {
 }
 
 impl<S: Shape> Answer<S> {
-    /// Sends the answer as the request wants it: to a stream, or whole.
-    pub(crate) async fn send(
-        self,
-        settings: &Settings,
-        stream: Option<Opened>,
-        app: &AppState,
-    ) -> Result<Response, ApiError> {
-        match stream {
-            Some(stream) => Ok(self.stream(settings.include_usage, stream, app.keep_alive)),
-            None => self.whole().await,
-        }
-    }
-
     /// Waits for all choices.
     async fn whole(self) -> Result<Response, ApiError> {
         let shape = &self.shape;

@@ -1,7 +1,6 @@
 //! `POST /v1/chat/completions`.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -10,12 +9,11 @@ use unfazed_wire::FinishReason;
 
 use super::super::error::ApiError;
 use super::super::router::{App, AppState};
-use super::super::streams::resume::{self, Keep};
-use super::answer::{Answer, Shape};
-use super::choice::{Choice, Script};
+use super::answer::{self, Names, Prepared, Shape};
+use super::choice::Script;
 use super::fields::Fields;
 use super::prepare::{self, Wanted};
-use super::response::{Head, finish_reason};
+use super::response::finish_reason;
 use super::settings::{MAX_TOP_LOGPROBS, Settings};
 use super::{logprobs, messages};
 use crate::answer::Piece;
@@ -24,53 +22,33 @@ use crate::model::Model;
 
 /// Handles the request.
 pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
-    let arrived = Instant::now();
-    let keep = Keep::wanted(&request)?;
-    let prepared = prepare::receive(&app, request, Prepared::new).await?;
-    let Prepared { settings, submits, prompt_tokens, scored } = prepared;
-    let stream = resume::open(&app.streams, keep, settings.stream)?;
-    let object = if settings.stream { "chat.completion.chunk" } else { "chat.completion" };
-    let head = Head::new("chatcmpl-", object, &app.model)?;
-    let sequences = app.engine.submit(submits)?;
-    let choices = sequences.into_iter().enumerate().map(|(index, sequence)| {
+    let names = Names { id: "chatcmpl-", whole: "chat.completion", chunk: "chat.completion.chunk" };
+    answer::answer(&app, request, prepare, names, |model, scored| ChatShape { model, scored }).await
+}
+
+/// Makes sequences of a body.
+fn prepare(app: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
+    let model = &app.model;
+    let Parsed { settings, logprobs, messages, options } = Parsed::read(body, model.vocab)?;
+    prepare::sequences(app, 1, settings.choices)?;
+    let prompt = render(model, messages, &options)?;
+    let stop_tokens = if settings.ignore_eos { Vec::new() } else { model.tokenizer.end_tokens().to_vec() };
+    let wanted = Wanted { default_max_tokens: usize::MAX, logprobs, prompt_logprobs: None, stop_tokens };
+    let sequence = |index| {
         let script = Script {
             index,
-            prompt_tokens,
-            detokenizer: app.model.tokenizer.detokenizer(),
-            model: Arc::clone(&app.model),
+            prompt_tokens: prompt.len(),
+            detokenizer: model.tokenizer.detokenizer(),
+            model: Arc::clone(model),
             stops: settings.stops.clone(),
             echo: None,
             scored_ends: Vec::new(),
         };
-        Choice::new(script, sequence, arrived, Arc::clone(&app.metrics))
-    });
-    let shape = ChatShape { model: Arc::clone(&app.model), scored };
-    let answer = Answer { shape, head, choices: choices.collect(), prompt_tokens };
-    answer.send(&settings, stream, &app).await
-}
-
-/// A request that may be handed to the engine.
-struct Prepared {
-    settings: Settings,
-    submits: Vec<unfazed_wire::Submit>,
-    prompt_tokens: usize,
-    scored: bool,
-}
-
-impl Prepared {
-    fn new(app: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
-        let model = &app.model;
-        let Parsed { settings, logprobs, messages, options } = Parsed::read(body, model.vocab)?;
-        prepare::sequences(app, 1, settings.choices)?;
-        let prompt = render(model, messages, &options)?;
-        let stop_tokens =
-            if settings.ignore_eos { Vec::new() } else { model.tokenizer.end_tokens().to_vec() };
-        let wanted = Wanted { default_max_tokens: usize::MAX, logprobs, prompt_logprobs: None, stop_tokens };
-        let submit = |choice| prepare::submit(model, "messages", &prompt, choice, &settings, &wanted);
-        let submits: Vec<_> = (0..settings.choices).map(submit).collect::<Result<_, _>>()?;
-        prepare::check_logprobs(settings.stream, &submits)?;
-        Ok(Prepared { settings, submits, prompt_tokens: prompt.len(), scored: logprobs.is_some() })
-    }
+        Ok((prepare::submit(model, "messages", &prompt, index, &settings, &wanted)?, script))
+    };
+    let sequences: Vec<_> = (0..settings.choices).map(sequence).collect::<Result<_, ApiError>>()?;
+    prepare::check_logprobs(settings.stream, sequences.iter().map(|(submit, _)| submit))?;
+    Ok(Prepared { settings, sequences, prompt_tokens: prompt.len(), scored: logprobs.is_some() })
 }
 
 /// What a request's body says.

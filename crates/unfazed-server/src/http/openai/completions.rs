@@ -1,7 +1,6 @@
 //! `POST /v1/completions`.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -11,14 +10,13 @@ use unfazed_wire::{FinishReason, Submit};
 
 use super::super::error::ApiError;
 use super::super::router::{App, AppState};
-use super::super::streams::resume::{self, Keep};
-use super::answer::{Answer, Shape};
-use super::choice::{Choice, Echo, Script};
+use super::answer::{self, Names, Prepared, Shape};
+use super::choice::{Echo, Script};
 use super::fields::Fields;
 use super::logprobs;
 use super::prepare::{self, Wanted};
 use super::prompts::{self, Prompt, Prompts};
-use super::response::{Head, finish_reason};
+use super::response::finish_reason;
 use super::settings::{MAX_TOP_LOGPROBS, Settings};
 use crate::answer::Piece;
 use crate::model::Model;
@@ -28,48 +26,26 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 
 /// Handles the request.
 pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
-    let arrived = Instant::now();
-    let keep = Keep::wanted(&request)?;
-    let prepared = prepare::receive(&app, request, Prepared::new).await?;
-    let Prepared { settings, sequences, prompt_tokens, scored } = prepared;
-    let stream = resume::open(&app.streams, keep, settings.stream)?;
-    let head = Head::new("cmpl-", "text_completion", &app.model)?;
-    let (submits, scripts): (Vec<_>, Vec<_>) = sequences.into_iter().unzip();
-    let sequences = app.engine.submit(submits)?;
-    let choices = scripts
-        .into_iter()
-        .zip(sequences)
-        .map(|(script, sequence)| Choice::new(script, sequence, arrived, Arc::clone(&app.metrics)));
-    let shape = CompletionShape { model: Arc::clone(&app.model), scored };
-    let answer = Answer { shape, head, choices: choices.collect(), prompt_tokens };
-    answer.send(&settings, stream, &app).await
+    let names = Names { id: "cmpl-", whole: "text_completion", chunk: "text_completion" };
+    answer::answer(&app, request, prepare, names, |model, scored| CompletionShape { model, scored }).await
 }
 
-/// A request that may be handed to the engine.
-struct Prepared {
-    settings: Settings,
-    sequences: Vec<(Submit, Script)>,
-    prompt_tokens: usize,
-    scored: bool,
-}
-
-impl Prepared {
-    fn new(app: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
-        let model = &app.model;
-        let Parsed { settings, logprobs, echo, prompts } = Parsed::read(body, model.vocab)?;
-        prepare::sequences(app, prompts.len(), settings.choices)?;
-        let maker = Maker::new(model, &settings, echo, logprobs);
-        let (mut sequences, mut prompt_tokens) = (Vec::new(), 0);
-        for prompt in prompts {
-            let prompt = Tokens::new(model, prompt)?;
-            prompt_tokens += prompt.tokens.len();
-            for choice in 0..settings.choices {
-                sequences.push(maker.sequence(sequences.len(), choice, &prompt)?);
-            }
+/// Makes sequences of a body.
+fn prepare(app: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
+    let model = &app.model;
+    let Parsed { settings, logprobs, echo, prompts } = Parsed::read(body, model.vocab)?;
+    prepare::sequences(app, prompts.len(), settings.choices)?;
+    let maker = Maker::new(model, &settings, echo, logprobs);
+    let (mut sequences, mut prompt_tokens) = (Vec::new(), 0);
+    for prompt in prompts {
+        let prompt = Tokens::new(model, prompt)?;
+        prompt_tokens += prompt.tokens.len();
+        for choice in 0..settings.choices {
+            sequences.push(maker.sequence(sequences.len(), choice, &prompt)?);
         }
-        prepare::check_logprobs(settings.stream, sequences.iter().map(|(submit, _)| submit))?;
-        Ok(Prepared { settings, sequences, prompt_tokens, scored: logprobs.is_some() })
     }
+    prepare::check_logprobs(settings.stream, sequences.iter().map(|(submit, _)| submit))?;
+    Ok(Prepared { settings, sequences, prompt_tokens, scored: logprobs.is_some() })
 }
 
 /// What a request's body says.

@@ -69,9 +69,11 @@ impl Totals {
     }
 
     pub(crate) fn add(&mut self, timings: &Timings) {
-        self.sum.cached_tokens += timings.cached_tokens;
-        self.sum.prompt_tokens += timings.prompt_tokens;
-        self.sum.predicted_tokens += timings.predicted_tokens;
+        // Counts come from the engine: they may be anything.
+        let sum = &mut self.sum;
+        sum.cached_tokens = sum.cached_tokens.saturating_add(timings.cached_tokens);
+        sum.prompt_tokens = sum.prompt_tokens.saturating_add(timings.prompt_tokens);
+        sum.predicted_tokens = sum.predicted_tokens.saturating_add(timings.predicted_tokens);
         self.sum.prompt_ms = self.sum.prompt_ms.max(timings.prompt_ms);
         self.sum.predicted_ms = self.sum.predicted_ms.max(timings.predicted_ms);
     }
@@ -81,7 +83,7 @@ impl Totals {
         Usage {
             prompt_tokens: self.prompt_tokens,
             completion_tokens: self.sum.predicted_tokens,
-            total_tokens: self.prompt_tokens + self.sum.predicted_tokens,
+            total_tokens: self.prompt_tokens.saturating_add(self.sum.predicted_tokens),
             prompt_tokens_details: PromptTokensDetails { cached_tokens },
         }
     }
@@ -112,5 +114,27 @@ pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_that_no_engine_can_mean_are_added_up_all_the_same() {
+        let most = Timings {
+            cached_tokens: usize::MAX,
+            prompt_tokens: usize::MAX,
+            predicted_tokens: usize::MAX,
+            ..Timings::default()
+        };
+        let mut totals = Totals::new(7);
+        totals.add(&most);
+        totals.add(&most);
+        let usage = totals.usage();
+        assert_eq!((usage.completion_tokens, usage.total_tokens), (usize::MAX, usize::MAX));
+        assert_eq!(usage.prompt_tokens_details.cached_tokens, 7);
+        assert_eq!(totals.timings().prompt_n, usize::MAX);
     }
 }

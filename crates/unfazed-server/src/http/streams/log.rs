@@ -102,9 +102,9 @@ impl Log {
         !self.readers.is_empty()
     }
 
-    /// Since when it has neither reader nor maker; `None` while it has one or holds nothing.
+    /// Since when it has neither reader nor maker; `None` while it has one.
     pub(super) fn quiet_since(&self) -> Option<Instant> {
-        (self.ended && !self.has_readers() && self.bytes > 0).then_some(self.quiet_since)
+        (self.ended && !self.has_readers()).then_some(self.quiet_since)
     }
 
     /// The newest event's number; 0 if there is none.

@@ -55,7 +55,7 @@ impl Streams {
     pub(crate) fn open(self: &Arc<Self>, keep: Option<Keep>) -> Result<Opened, ApiError> {
         let id = RandomId::new()?;
         let mut state = self.lock();
-        if keep.is_some() && state.logs.values().filter(|log| log.resumable()).count() >= MAX_KEPT {
+        if keep.is_some() && !state.make_place() {
             let message =
                 format!("{MAX_KEPT} streams are kept already; try again later, or without resuming");
             return Err(ApiError::no_room("too_many_streams", message));
@@ -172,10 +172,24 @@ impl State {
         self.change(id, |log| log.leave(reader));
     }
 
+    /// Whether one more stream may be kept. Where there are most already, the one goes that nobody makes or reads and
+    /// that has been so for longest.
+    fn make_place(&mut self) -> bool {
+        if self.logs.values().filter(|log| log.resumable()).count() < MAX_KEPT {
+            return true;
+        }
+        let resumable = self.logs.iter().filter(|(_, log)| log.resumable());
+        let quiet = resumable.filter_map(|(id, log)| Some((log.quiet_since()?, *id)));
+        let Some((_, id)) = quiet.min() else { return false };
+        self.remove(id);
+        true
+    }
+
     /// Loses streams that nobody makes or reads, those first that have been so for longest, until there is room.
     fn make_room(&mut self, size: usize) {
         while self.bytes.saturating_add(size) > self.budget {
-            let quiet = self.logs.iter().filter_map(|(id, log)| Some((log.quiet_since()?, *id)));
+            let holding = self.logs.iter().filter(|(_, log)| log.bytes() > 0);
+            let quiet = holding.filter_map(|(id, log)| Some((log.quiet_since()?, *id)));
             let Some((_, id)) = quiet.min() else { return };
             self.change(id, Log::lose);
         }
@@ -280,5 +294,47 @@ mod tests {
         assert!(streams.open(None).is_ok());
         kept.pop();
         assert!(streams.open(keep()).is_ok());
+    }
+
+    #[test]
+    fn a_stream_that_ended_gives_its_place_up_the_one_first_that_was_left_first() {
+        let streams = Arc::new(Streams::new(1000));
+        let kept: Vec<_> = (0..MAX_KEPT).map(|_| streams.open(keep()).unwrap()).collect();
+        let ids: Vec<_> = kept.iter().map(id).collect();
+        let (_makers, mut readers): (Vec<_>, Vec<_>) = kept.into_iter().map(|o| (o.maker, o.reader)).unzip();
+        let back = || ids[..4].iter().map(|id| comes_back(&streams, *id)).collect::<Vec<_>>();
+        // The first one is still read, the second one is still made.
+        for at in [0, 2, 3] {
+            streams.lock().end(ids[at]);
+        }
+        for at in [3, 2, 1] {
+            drop(readers.remove(at));
+        }
+        let mut later = vec![streams.open(keep()).unwrap()];
+        assert_eq!(back()[..2], [200, 200]);
+        assert!(!streams.lock().logs.contains_key(&ids[3]), "it was left first");
+        later.push(streams.open(keep()).unwrap());
+        assert_eq!(back(), [200, 200, 404, 404]);
+        let error = streams.open(keep()).map(drop).unwrap_err();
+        assert_eq!(error.status.as_u16(), 429, "all others are made or read");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_is_kept_for_its_time_after_its_last_reader_and_then_forgotten() {
+        let streams = Arc::new(Streams::new(1000));
+        let opened = streams.open(keep()).unwrap();
+        let (id, maker) = (id(&opened), tokio::spawn(opened.maker.run(futures::stream::pending())));
+        let seconds = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
+        seconds(100).await;
+        drop(opened.reader);
+        seconds(59).await;
+        let again = streams.resume(&id.to_string(), Caller::default(), None);
+        seconds(100).await;
+        drop(again);
+        seconds(59).await;
+        assert!(!maker.is_finished());
+        seconds(2).await;
+        assert!(maker.is_finished(), "what it was made of is dropped");
+        assert_eq!(comes_back(&streams, id), 404);
     }
 }

@@ -1,0 +1,103 @@
+//! Standard error: logs, lines for people and the loading bar, all in one order.
+
+use std::io::{self, IsTerminal, Write};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use unfazed_server::Event;
+
+use crate::output::Output;
+
+/// Standard error, for those who must not wait for its reader: a terminal may be stopped, a pipe left unread.
+#[derive(Clone)]
+pub(crate) struct Stderr {
+    output: Output<Item>,
+    terminal: bool,
+}
+
+/// What is to be seen.
+enum Item {
+    /// Whole lines.
+    Text(Vec<u8>),
+    /// Bytes loaded, of how many.
+    Progress { done: u64, total: u64 },
+    /// Nothing is being loaded.
+    NoProgress,
+}
+
+impl Stderr {
+    /// Starts the thread that writes it.
+    ///
+    /// # Errors
+    ///
+    /// The system gives no thread.
+    pub(crate) fn start() -> io::Result<Stderr> {
+        let mut bar = None;
+        let output = Output::start("stderr", move |item, dropped| {
+            if dropped > 0 {
+                tracing::warn!(lines = dropped, "nobody read this log for too long: lines were dropped");
+            }
+            show(item, &mut bar);
+        })?;
+        Ok(Stderr { output, terminal: io::stderr().is_terminal() })
+    }
+
+    /// Whether a person looks at it.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.terminal
+    }
+
+    /// Writes whole lines.
+    pub(crate) fn write(&self, lines: impl Into<Vec<u8>>) {
+        self.output.send(Item::Text(lines.into()));
+    }
+
+    /// Draws the loading bar as an event says, where a person looks.
+    pub(crate) fn follow(&self, event: &Event) {
+        if !self.terminal {
+            return;
+        }
+        self.output.send(match event {
+            Event::Loading { done_bytes, total_bytes, .. } => {
+                Item::Progress { done: *done_bytes, total: *total_bytes }
+            }
+            _ => Item::NoProgress,
+        });
+    }
+
+    /// Waits until everything was written, for a second at most.
+    pub(crate) fn flush(&self) {
+        self.output.flush();
+    }
+}
+
+/// Shows an item. Lines are written between the redraws of the bar instead of through it.
+fn show(item: Item, bar: &mut Option<ProgressBar>) {
+    match item {
+        Item::Text(lines) => {
+            // Nothing is lost if stderr is closed.
+            let write = || drop(io::stderr().write_all(&lines));
+            match bar {
+                Some(bar) => bar.suspend(write),
+                None => write(),
+            }
+        }
+        Item::Progress { done, total } => {
+            let bar = bar.get_or_insert_with(new_bar);
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+        Item::NoProgress => {
+            if let Some(bar) = bar.take() {
+                bar.finish_and_clear();
+            }
+        }
+    }
+}
+
+/// As wide as the terminal: a bar that wraps is drawn again and again.
+fn new_bar() -> ProgressBar {
+    const TEMPLATE: &str =
+        "Loading [{wide_bar}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta} left";
+    let style = ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(0).with_style(style.progress_chars("=> "))
+}
