@@ -44,7 +44,7 @@ fn innocent_answers(server: &Server, beside: impl FnOnce()) -> Vec<Answer> {
     thread::scope(|scope| {
         let follow = |(number, tally)| {
             let stream = Stream::open(server, "/v1/chat/completions", &innocent(number));
-            scope.spawn(move || Tally::follow(tally, stream))
+            scope.spawn(move || Tally::follow(tally, stream, number as u64))
         };
         let threads: Vec<_> = tallies.iter().enumerate().map(follow).collect();
         for tally in &tallies {

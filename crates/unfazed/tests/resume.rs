@@ -31,7 +31,10 @@ const SERVER: [&str; 8] =
 /// Streams that begin while others run, with long prompts, each just before a kill.
 const LATE: usize = 8;
 const TOKENS: usize = 200;
+/// Most blows before the engine has made a token again: more could be the requests' own fault.
 const BETWEEN_TOKENS: usize = 4;
+/// The number of the request whose prompt is streamed as well.
+const ECHOED: u64 = 0;
 
 /// When a blow is struck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +103,8 @@ struct Request {
     name: String,
     path: &'static str,
     body: Value,
+    /// What the server numbers its first choice, if requests are sent in their order.
+    number: u64,
 }
 
 /// Sixteen chats, an `n` of 2 and an echoed completion. The last [`LATE`] have long prompts.
@@ -118,7 +123,10 @@ fn requests(rng: &mut Rng) -> Vec<Request> {
         let prompt = words(rng, count);
         requests.push(request(&format!("chat {at}"), "/v1/chat/completions", chat(&prompt, 1)));
     }
+    let mut number = 0;
     for request in &mut requests {
+        request.number = number;
+        number += request.body["n"].as_u64().unwrap_or(1);
         let body = request.body.as_object_mut().unwrap();
         body.insert("seed".to_owned(), json!(rng.word() >> 1));
         body.insert("temperature".to_owned(), json!(0.8));
@@ -129,7 +137,7 @@ fn requests(rng: &mut Rng) -> Vec<Request> {
 }
 
 fn request(name: &str, path: &'static str, body: Value) -> Request {
-    Request { name: name.to_owned(), path, body }
+    Request { name: name.to_owned(), path, body, number: 0 }
 }
 
 fn chat(question: &str, choices: usize) -> Value {
@@ -165,8 +173,8 @@ impl Request {
         server: &Server,
         tally: &'scope Tally,
     ) -> ScopedJoinHandle<'scope, Answer> {
-        let stream = Stream::open(server, self.path, &self.body);
-        scope.spawn(move || tally.follow(stream))
+        let (stream, number) = (Stream::open(server, self.path, &self.body), self.number);
+        scope.spawn(move || tally.follow(stream, number))
     }
 }
 
@@ -174,8 +182,7 @@ fn answers(streams: Vec<ScopedJoinHandle<'_, Answer>>) -> Vec<Answer> {
     streams.into_iter().map(|stream| stream.join().unwrap()).collect()
 }
 
-/// The order of the blows. Late streams begin in the first half, so that they are there for the second. At most
-/// [`BETWEEN_TOKENS`] blows fall before the engine has made a token again: more would be the request's own fault.
+/// The order of the blows. Late streams begin in the first half, so that they are there for the second.
 fn plan(rng: &mut Rng) -> Vec<Moment> {
     let all = BLOWS.iter().flat_map(|(moment, count)| std::iter::repeat_n(*moment, *count));
     let (mut hasty, mut patient): (Vec<_>, Vec<_>) =
@@ -255,7 +262,9 @@ struct Disturber<'a> {
     waits: Vec<Duration>,
     /// How often each event came.
     events: BTreeMap<String, usize>,
-    /// Requests that were resumed before their first token.
+    /// Requests that this engine goes on with, and the tokens that they had.
+    resumed: BTreeMap<u64, usize>,
+    /// How often one was resumed before its first token.
     resumed_in_prefill: usize,
     ready: bool,
 }
@@ -271,6 +280,7 @@ impl<'a> Disturber<'a> {
             hangs: 0,
             waits: Vec::new(),
             events: BTreeMap::new(),
+            resumed: BTreeMap::new(),
             resumed_in_prefill: 0,
             ready: true,
         }
@@ -288,41 +298,59 @@ impl<'a> Disturber<'a> {
     fn wait_until_ready(&mut self) {
         if !self.ready {
             self.wait_for_event("engine_ready");
-            self.engine = self.server.engine();
-            self.ready = true;
         }
     }
 
-    /// Waits for a token of the engine after the last one.
+    /// Waits for a token of the engine after the last one. Those that the last one had made may come later still.
     fn wait_for_next_token(&mut self) {
         self.wait_until_ready();
-        if let Some(struck) = self.struck.take() {
-            let count = self.tally.wait_for_tokens(self.tally.count().tokens + 1);
-            self.waits.push(count.last.unwrap().saturating_duration_since(struck));
-        }
+        let Some(struck) = self.struck.take() else { return };
+        until("an engine makes tokens again", || {
+            for event in self.server.past_events() {
+                self.note(&event);
+            }
+            let count = self.tally.count();
+            assert_eq!(count.failed, 0, "streams ended with errors");
+            self.resumed.iter().any(|(request, tokens)| count.of_choice.get(request) > Some(tokens))
+        });
+        self.waits.push(struck.elapsed());
     }
 
     fn strike(&mut self, moment: Moment) {
-        let engine = self.engine;
+        self.find_engine();
         if moment == Moment::Hang {
             self.hangs += 1;
-            signal_to(engine, Signal::STOP);
+            signal_to(self.engine, Signal::STOP);
             let exit = self.wait_for_event("engine_exit");
             assert_eq!(exit["cause"], "stalled", "{exit}");
             self.struck = Some(Instant::now());
-        } else {
-            let signal = [Signal::KILL, Signal::SEGV, Signal::ABORT][self.kills % 3];
-            self.kills += 1;
+            return;
+        }
+        let signal = [Signal::KILL, Signal::SEGV, Signal::ABORT][self.kills % 3];
+        self.kills += 1;
+        loop {
             self.struck = Some(Instant::now());
             // The first SIGSEGV only takes away the handler that looks for stack overflows, so there are several.
-            while runs(engine) {
-                signal_to(engine, signal);
+            while runs(self.engine) {
+                signal_to(self.engine, signal);
                 thread::sleep(Duration::from_millis(1));
             }
             let exit = self.wait_for_event("engine_exit");
-            assert_eq!(exit["signal"], signal.as_raw(), "{exit}");
+            if exit["cause"] != "stalled" {
+                assert_eq!(exit["signal"], signal.as_raw(), "{exit}");
+                return;
+            }
+            // A machine that is busy enough was faster.
+            self.wait_until_ready();
+            self.find_engine();
         }
-        self.ready = false;
+    }
+
+    /// If none runs, the last one's end is on its way to us.
+    fn find_engine(&mut self) {
+        if let Some(engine) = children(self.server.child.id()).into_iter().find(|pid| runs(*pid)) {
+            self.engine = engine;
+        }
     }
 
     fn wait_for_event(&mut self, name: &str) -> Value {
@@ -339,7 +367,19 @@ impl<'a> Disturber<'a> {
     fn note(&mut self, event: &Value) {
         let name = event["event"].as_str().unwrap();
         *self.events.entry(name.to_owned()).or_default() += 1;
-        self.resumed_in_prefill += usize::from(name == "request_resumed" && event["tokens"] == 0);
+        if name == "request_resumed" {
+            let number = |key: &str| event[key].as_u64().unwrap();
+            let (request, tokens) = (number("request"), number("tokens") as usize);
+            self.resumed_in_prefill += usize::from(tokens == 0);
+            if request != ECHOED {
+                self.resumed.insert(request, tokens);
+            }
+        } else if name == "engine_exit" {
+            self.resumed.clear();
+            self.ready = false;
+        } else if name == "engine_ready" {
+            self.ready = true;
+        }
     }
 
     /// Prints what happened. Times are for reading; they decide nothing.

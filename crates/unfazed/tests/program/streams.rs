@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::sync::{Condvar, Mutex};
-use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -138,11 +137,11 @@ pub(crate) struct Tally {
 }
 
 /// What streams have brought so far.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Count {
     pub(crate) tokens: usize,
-    /// When the last of them came.
-    pub(crate) last: Option<Instant>,
+    /// Tokens of each choice by the number that the server gave it.
+    pub(crate) of_choice: BTreeMap<u64, usize>,
     /// Streams that have ended.
     pub(crate) ended: usize,
     /// Those of them that ended with an error.
@@ -150,13 +149,15 @@ pub(crate) struct Count {
 }
 
 impl Tally {
-    /// Reads a stream to its end and counts.
-    pub(crate) fn follow(&self, mut stream: Stream) -> Answer {
+    /// Reads a stream to its end and counts. Its first choice has the number `first`, as the server counts choices.
+    pub(crate) fn follow(&self, mut stream: Stream, first: u64) -> Answer {
         while let Some(tokens) = stream.next() {
             if tokens > 0 {
+                let choices = stream.answer.choices.iter();
+                let of_choice = choices.map(|(index, choice)| (first + index, choice.tokens.len()));
                 self.change(|count| {
                     count.tokens += tokens;
-                    count.last = Some(Instant::now());
+                    count.of_choice.extend(of_choice);
                 });
             }
         }
@@ -168,16 +169,15 @@ impl Tally {
     }
 
     pub(crate) fn count(&self) -> Count {
-        *self.count.lock().unwrap()
+        self.count.lock().unwrap().clone()
     }
 
     /// Waits for that many tokens in all.
-    pub(crate) fn wait_for_tokens(&self, tokens: usize) -> Count {
+    pub(crate) fn wait_for_tokens(&self, tokens: usize) {
         let waits = |count: &mut Count| count.tokens < tokens && count.failed == 0;
         let count = self.count.lock().unwrap();
         let (count, _) = self.changed.wait_timeout_while(count, PATIENCE, waits).unwrap();
         assert!(count.tokens >= tokens, "waited in vain for {tokens} tokens: {count:?}");
-        *count
     }
 
     fn change(&self, change: impl FnOnce(&mut Count)) {

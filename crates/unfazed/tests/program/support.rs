@@ -71,11 +71,11 @@ pub(crate) fn wait(child: &mut Child) -> ExitStatus {
 }
 
 /// Waits until a condition holds.
-pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
