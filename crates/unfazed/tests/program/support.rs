@@ -6,7 +6,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -119,7 +119,7 @@ impl Server {
     /// Starts it on pipes that hold a page each and waits until it is ready. Nobody reads them from then on, but for
     /// those who get them.
     #[cfg(target_os = "linux")]
-    pub(crate) fn unread(args: &[&str]) -> (Server, BufReader<ChildStdout>, ChildStderr) {
+    pub(crate) fn unread(args: &[&str]) -> (Server, BufReader<ChildStdout>, std::process::ChildStderr) {
         let mut child = program(&["serve", "--port", "0"]).args(args).spawn().unwrap();
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
         rustix::pipe::fcntl_setpipe_size(&stdout, 1).unwrap();
