@@ -19,6 +19,8 @@ pub struct Headers {
     pub tensors: BTreeMap<String, TensorInfo>,
     /// Shape of the model.
     pub config: ModelConfig,
+    /// What the model calls itself.
+    pub name: String,
 }
 
 /// Bytes that are no headers.
@@ -45,6 +47,7 @@ impl From<&Checkpoint> for Headers {
             files: checkpoint.files.iter().map(|file| file.name().to_owned()).collect(),
             tensors: checkpoint.tensors.clone(),
             config: checkpoint.config.clone(),
+            name: checkpoint.name.clone(),
         }
     }
 }

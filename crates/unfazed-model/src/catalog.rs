@@ -271,7 +271,7 @@ impl<'c> Catalog<'c> {
     }
 
     fn file(&self, index: usize) -> String {
-        self.headers.files.get(index).map_or_else(|| "the model".to_owned(), String::clone)
+        self.headers.files.get(index).unwrap_or(&self.headers.name).clone()
     }
 }
 
