@@ -52,7 +52,7 @@ pub async fn serve(
     // Built before the engine starts: a tokenizer that cannot be is a refusal, and no engine has to be ended for it.
     let (checkpoint, plan, model) = with_model(&options, checkpoint, plan).await?;
     let limits = listener::Limits {
-        connections: descriptors::connections(options.connections, checkpoint.files.len()),
+        connections: descriptors::connections(options.connections, checkpoint.files.len())?,
         head: options.receive_timeout,
     };
     let app = app(&options, callers, model, &engine, &metrics);

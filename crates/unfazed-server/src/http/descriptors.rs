@@ -2,14 +2,18 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::ServerError;
+
 /// Open files beside connections and the model's: engines' links and shared memory, logs, the runtime.
 const OTHERS: u64 = 256;
 /// Fewer connections make no server.
 const LEAST: usize = 16;
+/// Open files below which even those few cannot be had.
+const FEWEST_FILES: u64 = 64;
 
 /// Raises this process's limit of open files as far as `most` connections beside `files` files of the model need it and
 /// the system lets it, and returns how many connections fit.
-pub(crate) fn connections(most: usize, files: usize) -> usize {
+pub(crate) fn connections(most: usize, files: usize) -> Result<usize, ServerError> {
     let beside = OTHERS.saturating_add(files as u64);
     let wanted = beside.saturating_add(most as u64);
     let limit = getrlimit(Resource::Nofile);
@@ -22,11 +26,17 @@ pub(crate) fn connections(most: usize, files: usize) -> usize {
             Err(error) => tracing::debug!(%error, raised, "the limit of open files cannot be raised"),
         }
     }
+    if let Some(limit) = current.filter(|limit| *limit < FEWEST_FILES) {
+        let advice =
+            format!("the limit is {limit}, and {FEWEST_FILES} are needed (ulimit -n {FEWEST_FILES})");
+        let source = std::io::Error::other(advice);
+        return Err(ServerError::System { what: "too few open files are allowed", source });
+    }
     let fit = fit(current, beside, most);
     if fit < most {
         tracing::info!("open files are limited: at most {fit} connections at a time");
     }
-    fit
+    Ok(fit)
 }
 
 /// `None` is no limit.
@@ -50,7 +60,7 @@ mod tests {
 
     #[test]
     fn the_limit_is_high_enough_for_what_is_said_to_fit() {
-        let fit = connections(300, 1);
+        let fit = connections(300, 1).unwrap();
         let limit = getrlimit(Resource::Nofile).current;
         assert!(fit == LEAST || limit.is_none_or(|limit| limit >= 257 + fit as u64), "{fit} {limit:?}");
     }

@@ -49,6 +49,10 @@ impl Callers {
 
     /// Checks both headers of a request.
     pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+        if headers.get_all(header::HOST).iter().count() > 1 {
+            // Whoever stands in front may have looked at another one.
+            return Err(ApiError::field("Host", "Host stands in the request more than once"));
+        }
         let host = match uri.authority() {
             Some(authority) => Some(authority.as_str()),
             None => match headers.get(header::HOST) {

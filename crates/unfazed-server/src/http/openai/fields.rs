@@ -16,6 +16,8 @@ const MAX_FIELDS: usize = 1000;
 const MAX_SETTING_BYTES: usize = 4 << 20;
 /// Most JSON values in a field. Each takes up to 100 bytes, however short its text is.
 const MAX_VALUES: usize = 1 << 19;
+/// Deepest nesting: what JSON libraries take without overflowing a stack.
+const MAX_DEPTH: usize = 128;
 /// Most characters of a value in an error.
 const SHOWN: usize = 60;
 
@@ -26,6 +28,9 @@ pub(crate) struct Fields<'a>(Vec<(String, &'a RawValue)>);
 impl<'a> Fields<'a> {
     /// Reads a body: one JSON object.
     pub(crate) fn parse(body: &'a [u8]) -> Result<Fields<'a>, ApiError> {
+        if Shape::of(body).depth > MAX_DEPTH {
+            return Err(ApiError::malformed(format!("the body is nested over {MAX_DEPTH} levels deep")));
+        }
         serde_json::from_slice(body).map_err(|error| {
             // serde_json ends its message with line and column.
             ApiError::malformed(format!("the body is not a JSON object that can be read: {error}"))
@@ -114,19 +119,41 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// JSON values in a text that is JSON, keys counted with their values.
-fn values(json: &str) -> usize {
-    let (mut values, mut in_string, mut escaped) = (1, false, false);
-    for byte in json.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = in_string,
-            b'"' => in_string = !in_string,
-            b',' | b'[' | b'{' if !in_string => values += 1,
-            _ => {}
+/// What a text that is JSON would be, found without building it.
+struct Shape {
+    /// Values, keys counted with their values.
+    values: usize,
+    /// Levels of nesting.
+    depth: usize,
+}
+
+impl Shape {
+    fn of(json: &[u8]) -> Shape {
+        let (mut shape, mut level) = (Shape { values: 1, depth: 0 }, 0_usize);
+        let (mut in_string, mut escaped) = (false, false);
+        for byte in json {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = in_string,
+                b'"' => in_string = !in_string,
+                _ if in_string => {}
+                b',' => shape.values += 1,
+                b'[' | b'{' => {
+                    shape.values += 1;
+                    level += 1;
+                    shape.depth = shape.depth.max(level);
+                }
+                b']' | b'}' => level = level.saturating_sub(1),
+                _ => {}
+            }
         }
+        shape
     }
-    values
+}
+
+/// JSON values in a text that is JSON.
+fn values(json: &str) -> usize {
+    Shape::of(json.as_bytes()).values
 }
 
 /// The error for a value that is not what its field takes.

@@ -25,6 +25,8 @@ pub(super) enum Next {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Audience {
     pub(super) readers: usize,
+    /// Readers that ever came: one may come and leave between two looks.
+    pub(super) visits: u64,
     /// How long it is kept without a reader.
     pub(super) keep: Duration,
     /// It can be read to its end, and not be resumed.
@@ -66,7 +68,7 @@ impl Log {
             next_reader: 0,
             ended: false,
             quiet_since: Instant::now(),
-            audience: watch::Sender::new(Audience { readers: 0, keep, lost: false }),
+            audience: watch::Sender::new(Audience { readers: 0, visits: 0, keep, lost: false }),
             news: watch::Sender::new(()),
         }
     }
@@ -188,6 +190,7 @@ impl Log {
 
     fn count(&self) {
         let readers = self.readers.len();
-        self.audience.send_modify(|audience| audience.readers = readers);
+        let visits = self.next_reader;
+        self.audience.send_modify(|audience| (audience.readers, audience.visits) = (readers, visits));
     }
 }

@@ -84,10 +84,12 @@ impl Drop for Maker {
 async fn unheard(audience: &mut watch::Receiver<Audience>, keep: fn(&Audience) -> Duration) {
     loop {
         // An error is the stream's end.
-        let Ok(time) = audience.wait_for(|audience| audience.readers == 0).await.map(|now| keep(&now)) else {
+        let Ok((time, visits)) =
+            audience.wait_for(|audience| audience.readers == 0).await.map(|now| (keep(&now), now.visits))
+        else {
             return;
         };
-        let changed = audience.wait_for(|audience| audience.readers > 0 || keep(audience) != time);
+        let changed = audience.wait_for(|audience| audience.visits != visits || keep(audience) != time);
         match tokio::time::timeout(time, changed).await {
             Ok(Ok(_)) => {}
             Ok(Err(_)) | Err(_) => return,

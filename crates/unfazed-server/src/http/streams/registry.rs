@@ -333,6 +333,10 @@ mod tests {
         drop(again);
         seconds(59).await;
         assert!(!maker.is_finished());
+        // One that comes and leaves between two looks of the maker counts as well.
+        drop(streams.resume(&id.to_string(), Caller::default(), None));
+        seconds(59).await;
+        assert!(!maker.is_finished());
         seconds(2).await;
         assert!(maker.is_finished(), "what it was made of is dropped");
         assert_eq!(comes_back(&streams, id), 404);
