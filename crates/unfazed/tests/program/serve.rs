@@ -1,6 +1,7 @@
 //! Events, answers, signals, the engine's end.
 
-use std::io::Read;
+use std::io::{BufReader, Read};
+use std::net::TcpStream;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -58,12 +59,8 @@ fn ctrl_c_lets_a_running_stream_end_and_then_ends_with_0() {
     assert_eq!(draining["requests"], 1);
     let (status, _) = server.request("GET", "/health", "", &Value::Null);
     assert_eq!(status, 503, "a draining server is not healthy");
-    let mut rest = String::new();
-    stream.read_to_string(&mut rest).unwrap();
-    assert!(rest.contains("\"finish_reason\":\"length\""), "{rest}");
-    assert!(rest.trim_end().ends_with("data: [DONE]"), "{rest}");
-    assert_eq!(server.event("shutdown")["unfinished_requests"], 0);
-    assert_eq!(wait(&mut server.child).code(), Some(0));
+    ends_with(&mut stream, "\"finish_reason\":\"length\"");
+    has_ended(&mut server, 0);
 }
 
 #[test]
@@ -80,20 +77,34 @@ fn a_server_told_to_end_refuses_new_requests_and_lets_running_and_queued_ones_en
     let mut running = server.stream(200);
     first_text(&mut running);
     let mut queued = server.stream(20);
-    crate::support::until("a request waits", || server.metric("unfazed_requests_queued") == 1.0);
+    until_queued(&server);
     signal(&server.child, Signal::TERM);
     assert_eq!(server.event("draining")["requests"], 2);
     let (status, body) = server.request("POST", "/v1/chat/completions", "", &chat("Hi", 1));
     assert_eq!(status, 503, "{body}");
     assert!(body.contains("\"shutting_down\""), "{body}");
     for stream in [&mut running, &mut queued] {
-        let mut rest = String::new();
-        stream.read_to_string(&mut rest).unwrap();
-        assert!(rest.contains("\"finish_reason\":\"length\""), "{rest}");
-        assert!(rest.trim_end().ends_with("data: [DONE]"), "{rest}");
+        ends_with(stream, "\"finish_reason\":\"length\"");
     }
-    assert_eq!(server.event("shutdown")["unfinished_requests"], 0);
+    has_ended(&mut server, 0);
+}
+
+/// The rest of a stream has this and a proper end.
+fn ends_with(stream: &mut BufReader<TcpStream>, word: &str) {
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains(word), "{rest}");
+    assert!(rest.trim_end().ends_with("data: [DONE]"), "{rest}");
+}
+
+/// The server says how many requests it left, and ends well.
+fn has_ended(server: &mut Server, unfinished: usize) {
+    assert_eq!(server.event("shutdown")["unfinished_requests"], unfinished);
     assert_eq!(wait(&mut server.child).code(), Some(0));
+}
+
+fn until_queued(server: &Server) {
+    crate::support::until("a request waits", || server.metric("unfazed_requests_queued") == 1.0);
 }
 
 /// A server whose engine is stopped while it loads, and the engine. An engine that was faster is left to itself.
@@ -123,14 +134,10 @@ fn loading(args: &[&str]) -> (Server, rustix::process::Pid) {
 fn a_server_that_loads_ends_with_a_word_to_those_who_wait_for_it() {
     let (mut server, _) = loading(&["--drain-seconds", "0"]);
     let mut stream = server.stream(10);
-    crate::support::until("a request waits", || server.metric("unfazed_requests_queued") == 1.0);
+    until_queued(&server);
     signal(&server.child, Signal::TERM);
-    let mut rest = String::new();
-    stream.read_to_string(&mut rest).unwrap();
-    assert!(rest.contains("\"shutting_down\""), "{rest}");
-    assert!(rest.trim_end().ends_with("data: [DONE]"), "{rest}");
-    assert_eq!(server.event("shutdown")["unfinished_requests"], 1);
-    assert_eq!(wait(&mut server.child).code(), Some(0));
+    ends_with(&mut stream, "\"shutting_down\"");
+    has_ended(&mut server, 1);
 }
 
 #[cfg(target_os = "linux")]
@@ -138,7 +145,7 @@ fn a_server_that_loads_ends_with_a_word_to_those_who_wait_for_it() {
 fn a_second_ctrl_c_ends_a_server_that_loads_at_once() {
     let (mut server, engine) = loading(&[]);
     let _stream = server.stream(10);
-    crate::support::until("a request waits", || server.metric("unfazed_requests_queued") == 1.0);
+    until_queued(&server);
     signal(&server.child, Signal::INT);
     assert_eq!(server.event("draining")["requests"], 1);
     signal(&server.child, Signal::INT);
@@ -163,12 +170,8 @@ fn the_drain_time_bounds_how_long_a_stream_may_go_on() {
     let mut stream = server.stream(2000);
     first_text(&mut stream);
     signal(&server.child, Signal::TERM);
-    assert_eq!(server.event("shutdown")["unfinished_requests"], 1);
-    let mut rest = String::new();
-    stream.read_to_string(&mut rest).unwrap();
-    assert!(rest.contains("\"error\""), "a stream that was cut says so: {rest}");
-    assert!(rest.trim_end().ends_with("data: [DONE]"), "{rest}");
-    assert_eq!(wait(&mut server.child).code(), Some(0));
+    ends_with(&mut stream, "\"error\"");
+    has_ended(&mut server, 1);
 }
 
 #[test]
