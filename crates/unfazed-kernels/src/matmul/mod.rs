@@ -22,12 +22,6 @@
 
 #![allow(unsafe_code)]
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-#[cfg(target_arch = "x86_64")]
-mod fetch;
 mod float;
 mod output;
 mod reference;
@@ -69,16 +63,6 @@ pub fn matmul(
     }
     match tile.grain() {
         Grain::Float => float::multiply(isa, w, panels, tile, &mut output),
-        Grain::Per32 | Grain::Per256 => {
-            match isa {
-                // SAFETY: the processor has the features: `available` looks for all that the module uses.
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 => unsafe { avx512::multiply(w, panels, tile, &mut output) },
-                // SAFETY: as above.
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => unsafe { avx2::multiply(w, panels, tile, &mut output) },
-                _ => reference::multiply(w, panels, tile, &mut output),
-            }
-        }
+        Grain::Per32 | Grain::Per256 => reference::multiply(w, panels, tile, &mut output),
     }
 }
