@@ -7,10 +7,11 @@
 //! quants   i8   [columns / 32][rows][32]
 //! scales   f32  [columns / grain][rows]
 //! starts   i32  what the integer accumulators of the fast kernels start from, so that codes can be unsigned:
-//!               [columns / 32][rows]     = -8, -16, -128 times the sum of the 32 quants (Q4_0, Q5_0, Q8_0)
-//!               [columns / 32][rows][2]  = -32 times the sums of 16 (Q6_K)
-//! sums     f32  [columns / 32][rows]     sums of 32 quants (Q4_1, Q5_1)
+//!               [columns / 32][rows]     = -offset times the sum of the 32 quants (Q4_0, Q5_0, Q8_0, IQ4_NL ...)
+//!               [columns / 32][rows][2]  = -offset times the sums of 16 (Q6_K, Q3_K, NVFP4 ...)
+//! sums     f32  [columns / 32][rows]     sums of 32 quants (Q4_1, Q5_1, affine)
 //! pairs    i32  [columns / 256][rows][4] sums of 32 quants, two of 16 bits each, the first low (Q4_K, Q5_K)
+//!               [columns / 256][rows][8] sums of 16 quants (Q2_K)
 //! floats   f32  [rows][columns]
 //! ```
 
@@ -18,6 +19,8 @@ use unfazed_formats::BlockFormat;
 
 use crate::Isa;
 use crate::lanes::{Kernel, Lanes, dispatch};
+
+use crate::panel::Spec;
 
 use super::quantise::Grain;
 use super::rows::QuantisedRows;
@@ -52,18 +55,20 @@ enum Sums {
     Float,
     /// Sums of 32 as pairs of i16.
     Pairs,
+    /// Sums of 16 as pairs of i16.
+    Pairs16,
 }
 
 impl Sums {
     fn of(format: BlockFormat) -> Sums {
-        match format {
-            BlockFormat::F32 | BlockFormat::F16 | BlockFormat::BF16 => Sums::None,
-            BlockFormat::Q4_0 => Sums::Start(-8),
-            BlockFormat::Q5_0 => Sums::Start(-16),
-            BlockFormat::Q8_0 => Sums::Start(-128),
-            BlockFormat::Q4_1 | BlockFormat::Q5_1 => Sums::Float,
-            BlockFormat::Q4_K | BlockFormat::Q5_K => Sums::Pairs,
-            BlockFormat::Q6_K => Sums::Starts16(-32),
+        let Some(spec) = Spec::of(format) else { return Sums::None };
+        let offset = -i32::from(spec.offset());
+        match (spec.minimums(), spec.step(), spec.sub()) {
+            (true, 1, _) => Sums::Float,
+            (true, _, 16) => Sums::Pairs16,
+            (true, _, _) => Sums::Pairs,
+            (false, _, 16) => Sums::Starts16(offset),
+            (false, _, _) => Sums::Start(offset),
         }
     }
 }
@@ -124,6 +129,7 @@ impl Tile {
             Sums::Starts16(_) => grow(&mut self.starts, 2 * groups),
             Sums::Float => grow(&mut self.sums, groups),
             Sums::Pairs => grow(&mut self.pairs, groups / 2),
+            Sums::Pairs16 => grow(&mut self.pairs, groups),
         }
         for (i, &row) in indices.iter().enumerate() {
             let (quants, scales) = rows.quantised(row);
@@ -173,9 +179,10 @@ impl Tile {
         part(&self.sums, group, self.rows)
     }
 
-    /// The sums of 32 quants of superblock `block`, eight a row in pairs. Empty but for the K formats with minimums.
+    /// The sums of the quants of the sub-blocks of superblock `block`, in `P` pairs a row: 4 with sub-blocks of 32, 8
+    /// with 16. Empty but for the K formats with minimums.
     #[inline(always)]
-    pub(crate) fn pairs(&self, block: usize) -> &[[i32; 4]] {
+    pub(crate) fn pairs<const P: usize>(&self, block: usize) -> &[[i32; P]] {
         part(self.pairs.as_chunks().0, block, self.rows)
     }
 
@@ -233,6 +240,9 @@ impl Kernel for Gather<'_> {
                     let pair = &mut tile.pairs[(group / 8 * m + row) * 4 + group % 8 / 2];
                     let sum = low + high;
                     *pair = if group.is_multiple_of(2) { sum & 0xffff } else { *pair | sum << 16 };
+                }
+                Sums::Pairs16 => {
+                    tile.pairs[(group / 8 * m + row) * 8 + group % 8] = low & 0xffff | high << 16;
                 }
             }
         }
