@@ -25,6 +25,7 @@
 
 #![allow(unsafe_code)]
 
+mod fetch;
 mod float;
 mod integers;
 mod output;
@@ -73,7 +74,7 @@ pub fn matmul(
     }
     match tile.grain() {
         Grain::Float => float::multiply(isa, w, panels, tile, &mut output),
-        Grain::Per32 | Grain::Per256 => reference::multiply(w, panels, tile, &mut output),
+        Grain::Per32 | Grain::Per256 => multiply(isa, w, panels, tile, &mut output),
     }
 }
 

@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn every_format_of_codes_has_a_kernel() {
-        for format in BlockFormat::ALL {
+        for format in BlockFormat::all() {
             if let Some(spec) = Spec::of(format) {
                 assert!(for_shape!(&spec, S => S::STEP == spec.step(), false), "{format:?}");
             }

@@ -111,8 +111,7 @@ fn unpack_group<I: Integers>(isa: I, spec: &Spec, removed: u8, bytes: &[u8]) -> 
 /// The bits of each byte from bit `from` on, as many as `mask` has, moved to bit `to`.
 #[inline(always)]
 fn bits<I: Integers>(isa: I, bytes: I::Bytes, from: u32, to: u32, mask: u8) -> I::Bytes {
-    let moved =
-        if from >= to { isa.shift_right(bytes, from - to) } else { isa.shift_left(bytes, to - from) };
+    let moved = if from >= to { isa.shift_right(bytes, from - to) } else { isa.shift_left(bytes, to - from) };
     isa.and(moved, isa.splat(mask << to))
 }
 
