@@ -28,9 +28,10 @@ mod spec;
 mod unpack;
 
 pub use buffer::PanelBuffer;
+pub(crate) use half::bf16_lanes;
 pub use layout::PanelLayout;
 pub(crate) use layout::{Geometry, LINE, SCALES};
 pub use matrix::{PackedMatrix, PackedMatrixError, unpack_row};
 pub use pack::pack_panel;
-pub(crate) use spec::Spec;
+pub(crate) use spec::{Scales, Spec, Values};
 pub(crate) use unpack::{CHUNK, Unpacked, unpack_columns};
