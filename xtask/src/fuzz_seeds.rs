@@ -80,7 +80,7 @@ fn from_front() -> Vec<ToEngine> {
         pages: 300,
         page_tokens: 32,
         chunk: 256,
-        threads: 2,
+        threads: 2.into(),
         isa: Some("avx2".to_owned()),
         weight_memory: 4 << 30,
         kv_memory: 1 << 20,

@@ -114,7 +114,7 @@ fn main() {
     let kv = KvShape { layers: config.layers, kv_heads: 16, head_dim: 128, page_tokens: 32, pages: 64 };
     let device = CpuDevice::new(CpuConfig {
         isa: Isa::best(),
-        threads,
+        threads: threads.into(),
         model: &config,
         kv,
         max_rows: 512,

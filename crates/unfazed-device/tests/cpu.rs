@@ -225,7 +225,7 @@ fn settings_that_cannot_be_laid_out_are_refused() {
     let try_with = |change: &dyn Fn(&mut CpuConfig<'_>)| {
         let mut config = CpuConfig {
             isa: Isa::best(),
-            threads: 1,
+            threads: 1.into(),
             model: &model.config,
             kv: model.kv(4),
             max_rows: 4,

@@ -53,13 +53,13 @@ pub(crate) fn load(
     let (kv_memory, kept) = memory::pages(&memory.kv, &kv)?;
     let config = CpuConfig {
         isa,
-        threads: start.threads,
+        threads: start.threads.clone(),
         model,
         kv,
         max_rows: limits.chunk,
         max_logit_rows: limits.logit_rows,
         float_activations: false,
-        loader: loader(reader, start.threads, progress).into_memory(memory.weights),
+        loader: loader(reader, start.threads.most(), progress).into_memory(memory.weights),
         kv_memory: Some(kv_memory.pages),
         pulse: Arc::clone(&progress.pulse),
     };
@@ -71,7 +71,7 @@ pub(crate) fn load(
     }
     let ready = ReadyInfo {
         isa: isa.name().to_owned(),
-        threads: start.threads,
+        threads: start.threads.decode,
         weight_bytes: sources.bytes(),
         kv_bytes: kv_bytes(model, &limits),
         load_ms: milliseconds(Duration::ZERO, clock.now()),

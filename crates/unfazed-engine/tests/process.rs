@@ -61,7 +61,7 @@ fn start(model: &Checkpoint) -> Start {
         pages: 16,
         page_tokens: 32,
         chunk: 32,
-        threads: 2,
+        threads: 2.into(),
         isa: None,
         weight_memory: WEIGHTS_OFFSET as u64 + (24 << 20),
         kv_memory: KvSegment { pages: 16, page_bytes: PAGE_BYTES }.bytes().unwrap() as u64,

@@ -27,8 +27,10 @@ const RESERVE: Bytes = Bytes(256 << 20);
 pub struct Machine {
     /// Memory that the engine may use: free memory under all limits.
     pub available: Bytes,
-    /// Cores that this process may use.
+    /// Compute threads if nobody asks for a number: cores that are worth one.
     pub cores: usize,
+    /// The most compute threads that do not wait for each other.
+    pub most_threads: usize,
 }
 
 /// What was decided. What it accepts can be served: any prompt up to `context`.
@@ -42,8 +44,10 @@ pub struct Plan {
     pub chunk: Tokens,
     /// KV pages of [`PAGE_TOKENS`] positions.
     pub pages: usize,
-    /// Compute threads.
+    /// Compute threads of a step of one row.
     pub threads: usize,
+    /// Compute threads of a step of more rows.
+    pub batch_threads: usize,
     /// Packed weights.
     pub weight_bytes: Bytes,
     /// All KV pages.
@@ -133,6 +137,7 @@ pub fn plan(
         chunk: asked.chunk,
         pages,
         threads: asked.threads,
+        batch_threads: asked.batch_threads,
         weight_bytes,
         kv_bytes: page * pages as u64,
         scratch_bytes,
@@ -145,6 +150,7 @@ struct Asked {
     parallel: usize,
     chunk: Tokens,
     threads: usize,
+    batch_threads: usize,
 }
 
 /// Settings with defaults filled in: senseless ones refused, useless ones lowered.
@@ -197,22 +203,26 @@ fn check(
         MAX_CHUNK.0,
         "a longer step only delays running answers",
     )?;
-    let cores = machine.cores.max(1);
-    let threads = lower(
-        "threads",
-        settings.threads,
-        cores,
-        1,
-        cores,
-        "that many cores are ours to use, and more threads would wait for each other",
-    )?;
+    let most = machine.most_threads.max(1);
+    let mut lower_threads = |setting, asked, default| {
+        let why = "that many processors are ours to use, and more threads would wait for each other";
+        lower(setting, asked, default, 1, most, why)
+    };
+    let threads = lower_threads("threads", settings.threads, machine.cores)?;
+    let batch_threads = lower_threads("threads-batch", settings.batch_threads, threads)?;
     // A step holds one row of each running sequence, whatever there is of prompts.
     if chunk < parallel && settings.chunk.is_some() {
         notes.push(format!(
             "--prefill-chunk raised from {chunk} to {parallel}: a step holds a row of each of {parallel} sequences"
         ));
     }
-    Ok(Asked { context: Tokens(context), parallel, chunk: Tokens(chunk.max(parallel)), threads })
+    Ok(Asked {
+        context: Tokens(context),
+        parallel,
+        chunk: Tokens(chunk.max(parallel)),
+        threads,
+        batch_threads,
+    })
 }
 
 fn saturating_sum(a: Bytes, b: Bytes) -> Bytes {

@@ -13,6 +13,8 @@ pub struct Settings {
     pub parallel: Option<usize>,
     /// Most prompt positions computed in one step.
     pub chunk: Option<Tokens>,
-    /// Compute threads.
+    /// Compute threads of a step of one row.
     pub threads: Option<usize>,
+    /// Compute threads of a step of more rows.
+    pub batch_threads: Option<usize>,
 }

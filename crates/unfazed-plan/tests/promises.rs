@@ -29,7 +29,7 @@ fn model(layers: usize, hidden: usize, kv_heads: usize, head_dim: usize, context
 }
 
 fn machine(available: u64) -> Machine {
-    Machine { available: Bytes(available), cores: 4 }
+    Machine { available: Bytes(available), cores: 4, most_threads: 8 }
 }
 
 prop_compose! {
@@ -37,9 +37,9 @@ prop_compose! {
         context in prop::option::of(0usize..1 << 20),
         parallel in prop::option::of(0usize..1000),
         chunk in prop::option::of(0usize..20_000),
-        threads in prop::option::of(0usize..100),
+        [threads, batch_threads] in [prop::option::of(0usize..100), prop::option::of(0usize..100)],
     ) -> Settings {
-        Settings { context: context.map(Tokens), parallel, chunk: chunk.map(Tokens), threads }
+        Settings { context: context.map(Tokens), parallel, chunk: chunk.map(Tokens), threads, batch_threads }
     }
 }
 
@@ -60,7 +60,8 @@ proptest! {
             prop_assert_eq!(plan.kv_bytes, needs::page(&model) * plan.pages as u64);
             prop_assert!(plan.context.0 <= context && plan.context.0 >= 1);
             prop_assert!(plan.chunk.0 >= plan.parallel);
-            prop_assert!(plan.threads >= 1 && plan.threads <= 4);
+            prop_assert_eq!(plan.threads, settings.threads.unwrap_or(4).min(8));
+            prop_assert_eq!(plan.batch_threads, settings.batch_threads.unwrap_or(plan.threads).min(8));
         }
     }
 

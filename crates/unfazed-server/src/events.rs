@@ -188,8 +188,10 @@ pub struct EffectiveSettings {
     pub parallel: usize,
     /// Most rows in one step.
     pub chunk: usize,
-    /// Compute threads.
+    /// Compute threads of a step of one row (a token of one answer).
     pub threads: usize,
+    /// Compute threads of a step of more rows (a prompt, several answers).
+    pub threads_batch: usize,
     /// Instruction set in use.
     pub isa: String,
     /// KV pages.

@@ -12,6 +12,7 @@ use unfazed_kernels::Isa;
 use unfazed_kernels::panel::unpack_row;
 use unfazed_kernels::vector::{RopeFrequencies, choose_experts, rms_norm, rotate};
 use unfazed_store::{Buffer, Loader, MatrixSource, PackedStack, VectorSource};
+use unfazed_wire::Threads;
 
 use super::arena::{Arena, Widths};
 use super::attention::Attention;
@@ -23,6 +24,7 @@ use super::feed_forward::Inner;
 use super::mixture::{FEW_ROWS, Outer};
 use super::operand::Operand;
 use super::pages::{Blocks, Memory, Pages};
+use super::placement;
 use super::pool::Pool;
 use super::routing::Routing;
 use super::step::{Limits, Step};
@@ -32,8 +34,8 @@ use crate::{Batch, Device, DeviceError, KvShape, PageSpan};
 pub struct CpuConfig<'a> {
     /// Instruction set.
     pub isa: Isa,
-    /// Compute threads, the caller among them.
-    pub threads: usize,
+    /// Compute threads, the caller among them; the device is used by the thread that makes it.
+    pub threads: Threads,
     /// Shape of the model.
     pub model: &'a ModelConfig,
     /// Shape of the KV pages; layers, heads and head width are the model's.
@@ -58,6 +60,7 @@ pub struct CpuConfig<'a> {
 pub struct CpuDevice {
     compute: Compute,
     loader: Loader,
+    threads: Threads,
     limits: Limits,
     widths: Widths,
     arena: Arena,
@@ -96,12 +99,14 @@ impl CpuDevice {
         let pages = Pages::new(&kv, float_activations, kv_memory)
             .ok_or_else(|| setup(format!("KV pages cannot be laid out as {kv:?}")))??;
         let arena = Arena::new(&widths, max_rows, max_logit_rows)?;
-        let pool = Pool::new(threads).map_err(|source| DeviceError::Threads { threads, source })?;
+        let pool =
+            Pool::new(&threads).map_err(|source| DeviceError::Threads { threads: threads.most(), source })?;
         let group = model.heads / model.kv_heads;
         let limits = Limits { rows: max_rows, logit_rows: max_logit_rows, vocab: model.vocab, kv, group };
         Ok(CpuDevice {
             compute: Compute::new(isa, float_activations, pool, group, model.head_dim),
-            loader,
+            loader: placement::place_readers(loader, &threads),
+            threads,
             limits,
             widths,
             arena,
@@ -227,6 +232,8 @@ impl Device for CpuDevice {
 
     fn begin(&mut self, batch: &Batch) -> Result<(), DeviceError> {
         self.rope_ready = false;
+        let Threads { decode, batch: many, .. } = self.threads;
+        self.compute.take_part(if batch.rows.len() == 1 { decode } else { many });
         self.step.begin(batch, &self.limits)
     }
 

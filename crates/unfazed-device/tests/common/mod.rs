@@ -176,7 +176,7 @@ impl Model {
     pub fn device(&self, isa: Isa, threads: usize, max_rows: usize, float: bool) -> Running<'_> {
         let device = CpuDevice::new(CpuConfig {
             isa,
-            threads,
+            threads: threads.into(),
             model: &self.config,
             kv: self.kv(PAGES),
             max_rows,

@@ -62,7 +62,7 @@ impl Runner {
         };
         let config = CpuConfig {
             isa,
-            threads,
+            threads: threads.into(),
             model,
             kv,
             max_rows: MAX_ROWS,

@@ -188,6 +188,7 @@ fn plan() -> Plan {
         chunk: Tokens(32),
         pages: 14,
         threads: 1,
+        batch_threads: 1,
         weight_bytes: Bytes(2_000),
         kv_bytes: Bytes(1_000),
         scratch_bytes: Bytes(500),

@@ -1,4 +1,11 @@
 //! Flags that several commands share, each declared once.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod.rs` | the model, logs, short flags of more than one letter |
+//! | `threads.rs` | compute threads and their processors |
+
+mod threads;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,8 +15,19 @@ use clap::{Args, ValueEnum};
 use unfazed_kernels::Isa;
 use unfazed_plan::{Settings, Tokens};
 
+pub(crate) use threads::{Placement, ProcessorFlags, ThreadFlags};
+
 /// Short flags of more than one letter that users of other servers type; `clap` has no such thing.
-const LONG_SHORTS: [(&str, &str); 1] = [("-np", "--parallel")];
+const LONG_SHORTS: [(&str, &str); 8] = [
+    ("-np", "--parallel"),
+    ("-tb", "--threads-batch"),
+    ("-Cr", "--cpu-range"),
+    ("-pg", "--n-prompt-gen"),
+    ("-npl", "--n-parallel"),
+    ("-ub", "--ubatch-size"),
+    ("-ctk", "--cache-type-k"),
+    ("-ctv", "--cache-type-v"),
+];
 
 /// Rewrites [`LONG_SHORTS`] up to `--`.
 pub(crate) fn expand_aliases(args: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
@@ -43,13 +61,12 @@ pub(crate) struct ModelFlags {
     #[arg(long, value_name = "TOKENS", value_parser = parse_count)]
     pub(crate) prefill_chunk: Option<usize>,
 
-    /// Compute threads [default: the cores that this process may use]
-    #[arg(short, long, value_name = "N")]
-    pub(crate) threads: Option<usize>,
-
     /// Instruction set [default: the fastest one here; all give the same bits]
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Isa::ALL.map(Isa::name)))]
     pub(crate) isa: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) threads: ThreadFlags,
 }
 
 impl ModelFlags {
@@ -59,7 +76,8 @@ impl ModelFlags {
             context: self.context.map(Tokens),
             parallel: self.parallel,
             chunk: self.prefill_chunk.map(Tokens),
-            threads: self.threads,
+            threads: self.threads.threads,
+            batch_threads: self.threads.threads_batch,
         }
     }
 }
