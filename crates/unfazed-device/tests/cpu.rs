@@ -273,7 +273,7 @@ fn the_plan_knows_how_large_a_page_is() {
 
 #[test]
 fn the_plan_holds_what_packed_weights_take() {
-    for format in BlockFormat::ALL {
+    for format in BlockFormat::all() {
         for (rows, blocks) in [(1, 1), (15, 2), (16, 3), (17, 64), (100, 1), (48, 64)] {
             let columns = blocks * format.block_weights();
             let layout = PanelLayout::new(format, rows, columns).unwrap();

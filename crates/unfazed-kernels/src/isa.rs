@@ -7,13 +7,15 @@ pub enum Isa {
     Reference,
     /// AVX2 with FMA and F16C.
     Avx2,
+    /// The same with AVX-VNNI.
+    AvxVnni,
     /// AVX-512 F, BW, VL, DQ with VNNI (and FMA, F16C).
     Avx512,
 }
 
 impl Isa {
     /// All, slowest first.
-    pub const ALL: [Isa; 3] = [Isa::Reference, Isa::Avx2, Isa::Avx512];
+    pub const ALL: [Isa; 4] = [Isa::Reference, Isa::Avx2, Isa::AvxVnni, Isa::Avx512];
 
     /// True if this processor and operating system run it.
     pub fn available(self) -> bool {
@@ -26,6 +28,7 @@ impl Isa {
                         && is_x86_feature_detected!("fma")
                         && is_x86_feature_detected!("f16c")
                 }
+                Isa::AvxVnni => Isa::Avx2.available() && is_x86_feature_detected!("avxvnni"),
                 Isa::Avx512 => {
                     Isa::Avx2.available()
                         && is_x86_feature_detected!("avx512f")
@@ -47,11 +50,12 @@ impl Isa {
         Isa::ALL.into_iter().rev().find(|isa| isa.available()).unwrap_or(Isa::Reference)
     }
 
-    /// Name as used in settings and events: `reference`, `avx2`, `avx512`.
+    /// Name as used in settings and events: `reference`, `avx2`, `avxvnni`, `avx512`.
     pub const fn name(self) -> &'static str {
         match self {
             Isa::Reference => "reference",
             Isa::Avx2 => "avx2",
+            Isa::AvxVnni => "avxvnni",
             Isa::Avx512 => "avx512",
         }
     }
