@@ -111,8 +111,9 @@ impl Pool {
             let (shared, placed, threads) = (pool.shared.clone(), placed.clone(), threads.clone());
             let builder = thread::Builder::new().name(format!("unfazed-cpu-{worker}"));
             pool.workers.push(builder.spawn(move || {
-                // The pool's maker waits for it.
+                // The pool's maker waits for it, until all have said it.
                 let _ = placed.send(placement::place(&threads, worker));
+                drop(placed);
                 shared.serve(worker);
             })?);
         }

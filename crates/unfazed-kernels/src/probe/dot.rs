@@ -22,7 +22,9 @@ pub fn dot(isa: Isa, steps: usize) -> u64 {
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { x86::avx2(steps) },
-        _ => portable(steps),
+        Isa::Reference => portable(steps),
+        #[cfg(not(target_arch = "x86_64"))]
+        Isa::Avx2 | Isa::Avx512 => unreachable!("it is not available, as was checked above"),
     };
     (macs * steps) as u64
 }
