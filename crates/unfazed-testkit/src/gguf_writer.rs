@@ -72,7 +72,10 @@ impl GgufWriter {
             for dimension in entry.shape.iter().rev() {
                 header.extend((*dimension as u64).to_le_bytes());
             }
-            header.extend(ggml_type(entry.format).to_le_bytes());
+            let id = ggml_type(entry.format).ok_or_else(|| {
+                TestkitError::request("format", &format!("{:?}", entry.format), "not one of GGUF's".to_owned())
+            })?;
+            header.extend(id.to_le_bytes());
             header.extend(end.to_le_bytes());
             end = (end + bytes).next_multiple_of(self.alignment);
         }

@@ -22,8 +22,8 @@ const fn mix(name: &'static str, base: BlockFormat, output: BlockFormat, file_ty
 
 impl Mix {
     /// All mixes.
-    pub const ALL: [Mix; 13] = {
-        use BlockFormat::{BF16, F16, F32, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
+    pub const ALL: [Mix; 28] = {
+        use BlockFormat::*;
         [
             mix("f32", F32, F32, 0),
             mix("f16", F16, F16, 1),
@@ -38,6 +38,21 @@ impl Mix {
             mix("q5_k", Q5_K, Q6_K, 16),
             Mix { more_bits: Some(Q6_K), ..mix("q5_k_m", Q5_K, Q6_K, 17) },
             mix("q6_k", Q6_K, Q6_K, 18),
+            mix("q2_k", Q2_K, Q6_K, 10),
+            mix("q3_k", Q3_K, Q6_K, 11),
+            mix("iq1_s", IQ1_S, Q6_K, 24),
+            mix("iq1_m", IQ1_M, Q6_K, 31),
+            mix("iq2_xxs", IQ2_XXS, Q6_K, 19),
+            mix("iq2_xs", IQ2_XS, Q6_K, 20),
+            mix("iq2_s", IQ2_S, Q6_K, 28),
+            mix("iq3_xxs", IQ3_XXS, Q6_K, 23),
+            mix("iq3_s", IQ3_S, Q6_K, 26),
+            mix("iq4_nl", IQ4_NL, Q6_K, 25),
+            mix("iq4_xs", IQ4_XS, Q6_K, 30),
+            mix("tq1_0", TQ1_0, Q6_K, 36),
+            mix("tq2_0", TQ2_0, Q6_K, 37),
+            mix("mxfp4", MXFP4, Q8_0, 38),
+            mix("nvfp4", NVFP4, Q8_0, 39),
         ]
     };
 

@@ -4,7 +4,14 @@
 use half::{bf16, f16};
 use unfazed_formats::BlockFormat;
 
-/// Turns weights into whole blocks. `None` if they do not fill whole blocks.
+/// The formats that [`quantise`] knows.
+pub const QUANTISED: [BlockFormat; 11] = {
+    use BlockFormat::{BF16, F16, F32, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
+    [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K]
+};
+
+/// Turns weights into whole blocks. `None` if they do not fill whole blocks, or the format is not one of
+/// [`QUANTISED`].
 pub fn quantise(format: BlockFormat, weights: &[f32]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(format.row_bytes(weights.len())?);
     match format {
@@ -23,6 +30,7 @@ pub fn quantise(format: BlockFormat, weights: &[f32]) -> Option<Vec<u8>> {
         BlockFormat::Q4_K => each(weights, |block| k_block(block, 4, &mut out)),
         BlockFormat::Q5_K => each(weights, |block| k_block(block, 5, &mut out)),
         BlockFormat::Q6_K => each(weights, |block| q6_k(block, &mut out)),
+        _ => return None,
     }
     Some(out)
 }
