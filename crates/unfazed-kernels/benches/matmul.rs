@@ -188,7 +188,7 @@ fn main() {
     let isa = arguments.get(1).and_then(|name| Isa::from_name(name)).unwrap_or(Isa::best());
     assert!(isa.available(), "this processor does not run {}", isa.name());
     let formats: Vec<BlockFormat> = match arguments.get(2) {
-        Some(names) => BlockFormat::ALL
+        Some(names) => BlockFormat::all()
             .into_iter()
             .filter(|format| names.split(',').any(|name| name == format!("{format:?}")))
             .collect(),

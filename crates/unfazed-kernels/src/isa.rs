@@ -10,17 +10,19 @@ pub enum Isa {
     Reference,
     /// AVX2 with FMA and F16C.
     Avx2,
+    /// The same with AVX-VNNI.
+    AvxVnni,
     /// AVX-512 F, BW, VL, DQ with VNNI (and FMA, F16C).
     Avx512,
-    /// NEON with the dot products of `dotprod` (64-bit ARM since 2018, all of Apple's).
+    /// NEON with the dot products of `dotprod`: 64-bit ARM since about 2018, every Mac.
     Neon,
-    /// The same with the mixed dot products of `i8mm` (since 2021; Apple's M2).
+    /// The same with the mixed dot products of `i8mm`: since about 2021, Macs from M2 on.
     I8mm,
 }
 
 impl Isa {
     /// All: of each architecture, slowest first.
-    pub const ALL: [Isa; 5] = [Isa::Reference, Isa::Avx2, Isa::Avx512, Isa::Neon, Isa::I8mm];
+    pub const ALL: [Isa; 6] = [Isa::Reference, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Neon, Isa::I8mm];
 
     /// True if this processor and operating system run it.
     pub fn available(self) -> bool {
@@ -32,6 +34,8 @@ impl Isa {
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => Isa::Avx2.available() && is_x86_feature_detected!("avxvnni"),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
                 Isa::Avx2.available()
@@ -55,11 +59,12 @@ impl Isa {
         Isa::ALL.into_iter().rev().find(|isa| isa.available()).unwrap_or(Isa::Reference)
     }
 
-    /// Name as used in settings and events: `reference`, `avx2`, `avx512`, `neon`, `i8mm`.
+    /// Name as used in settings and events: `reference`, `avx2`, `avxvnni`, `avx512`, `neon`, `i8mm`.
     pub const fn name(self) -> &'static str {
         match self {
             Isa::Reference => "reference",
             Isa::Avx2 => "avx2",
+            Isa::AvxVnni => "avxvnni",
             Isa::Avx512 => "avx512",
             Isa::Neon => "neon",
             Isa::I8mm => "i8mm",

@@ -26,7 +26,7 @@ fn exact(w: &Packed, x: &[Vec<f32>]) -> Vec<f64> {
 #[test]
 fn the_definition_is_the_product_of_dequantised_weights_and_activations() {
     let mut random = Random(1);
-    for format in BlockFormat::ALL {
+    for format in formats() {
         let (n, k) = (37, 768);
         let file = file_rows(format, n, k, Scales::Ordinary, Bytes::Random, &mut random);
         let w = Packed::new(format, n, k, &file);
@@ -65,7 +65,7 @@ fn the_definition_is_the_product_of_dequantised_weights_and_activations() {
 #[test]
 fn every_instruction_set_batch_and_division_gives_the_same_bits() {
     let mut random = Random(2);
-    for format in BlockFormat::ALL {
+    for format in formats() {
         for (n, k) in [(48, 512), (37, 256), (1, 768), (16, 1280)] {
             for scales in Scales::ALL {
                 let file = file_rows(format, n, k, scales, Bytes::Random, &mut random);
@@ -92,7 +92,7 @@ fn every_instruction_set_batch_and_division_gives_the_same_bits() {
 fn codes_and_activations_at_their_extremes_overflow_nowhere() {
     let mut random = Random(8);
     let (n, k) = (33, 512);
-    for format in BlockFormat::ALL {
+    for format in formats() {
         for byte in [0x00, 0x7f, 0x80, 0xff] {
             let file = file_rows(format, n, k, Scales::Extreme, Bytes::All(byte), &mut random);
             let w = Packed::new(format, n, k, &file);
@@ -113,7 +113,7 @@ fn codes_and_activations_at_their_extremes_overflow_nowhere() {
 fn the_test_mode_with_f32_activations_gives_the_same_bits_everywhere() {
     let mut random = Random(9);
     let (n, k) = (21, 768);
-    for format in BlockFormat::ALL {
+    for format in formats() {
         for scales in Scales::ALL {
             let w = Packed::new(format, n, k, &file_rows(format, n, k, scales, Bytes::Random, &mut random));
             let x: Vec<_> = (0..16).map(|t| Activations::ALL[t % 8].row(k, &mut random)).collect();

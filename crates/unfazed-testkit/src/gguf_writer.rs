@@ -73,7 +73,11 @@ impl GgufWriter {
                 header.extend((*dimension as u64).to_le_bytes());
             }
             let id = ggml_type(entry.format).ok_or_else(|| {
-                TestkitError::request("format", &format!("{:?}", entry.format), "not one of GGUF's".to_owned())
+                TestkitError::request(
+                    "format",
+                    &format!("{:?}", entry.format),
+                    "not one of GGUF's".to_owned(),
+                )
             })?;
             header.extend(id.to_le_bytes());
             header.extend(end.to_le_bytes());

@@ -2,6 +2,7 @@
 
 use half::f16;
 use unfazed_formats::BlockFormat;
+use unfazed_formats::block::affine::{Group, Half};
 use unfazed_formats::config::RopePairing;
 use unfazed_kernels::activations::{Grain, QuantisedRows, Tile};
 use unfazed_kernels::attention::{AttentionScratch, KvLayout, Queries, attend, digest, store};
@@ -22,7 +23,7 @@ pub(crate) type Take<'a> = &'a mut dyn FnMut(&str, &mut dyn FnMut());
 /// Gives all kernels to `take`, one after the other, in all instruction sets that this processor has.
 pub(crate) fn each(take: Take<'_>) {
     let sets: Vec<Isa> = Isa::ALL.into_iter().filter(|isa| isa.available()).collect();
-    for format in BlockFormat::ALL {
+    for format in BlockFormat::all().filter(|&format| chosen(format)) {
         packing(take, format);
         for &isa in &sets {
             matrix(take, isa, format);
@@ -32,6 +33,21 @@ pub(crate) fn each(take: Take<'_>) {
         rounding(take, isa);
         attention(take, isa);
         vectors(take, isa);
+    }
+}
+
+/// All formats, but of the affine ones, which differ in few instructions, one for each number of bits.
+fn chosen(format: BlockFormat) -> bool {
+    match format {
+        BlockFormat::Affine(affine) => affine.group == Group::Of64 && affine.scale == Half::BF16,
+        _ => true,
+    }
+}
+
+fn name(format: BlockFormat) -> String {
+    match format {
+        BlockFormat::Affine(affine) => format!("affine of {} bits", affine.bits.count()),
+        _ => format!("{format:?}"),
     }
 }
 
@@ -61,7 +77,7 @@ fn packing(take: Take<'_>, format: BlockFormat) {
     let layout = layout(format);
     let rows: Vec<u8> = bytes(LANES * layout.row_bytes()).collect();
     let mut panel = PanelBuffer::new(layout.panel_bytes());
-    take(&format!("pack {format:?}"), &mut || pack_panel(&layout, &rows, &mut panel));
+    take(&format!("pack {}", name(format)), &mut || pack_panel(&layout, &rows, &mut panel));
 }
 
 fn matrix(take: Take<'_>, isa: Isa, format: BlockFormat) {
@@ -75,13 +91,13 @@ fn matrix(take: Take<'_>, isa: Isa, format: BlockFormat) {
     let mut out = vec![0.0; 64 * MATRIX.0];
     for rows in [1, 64] {
         let tile = tile(isa, format, rows);
-        take(&format!("matmul {format:?} {} rows {rows}", isa.name()), &mut || {
+        take(&format!("matmul {} {} rows {rows}", name(format), isa.name()), &mut || {
             matmul(isa, &matrix, 0..layout.panels(), &tile, &mut out, MATRIX.0);
         });
     }
     if isa == Isa::Reference {
         let mut row = vec![0.0; MATRIX.1];
-        take(&format!("unpack_row {format:?}"), &mut || unpack_row(&matrix, 3, &mut row));
+        take(&format!("unpack_row {}", name(format)), &mut || unpack_row(&matrix, 3, &mut row));
     }
 }
 

@@ -10,6 +10,7 @@
 use unfazed_formats::BlockFormat;
 
 use crate::LANES;
+use crate::panel::Spec;
 
 /// Blocks whose largest magnitude is below this count as zero: 127 over it might overflow.
 pub(crate) const TINY: f32 = 1e-30;
@@ -29,10 +30,10 @@ impl Grain {
     /// What the weights of a format are multiplied by. Any format can be multiplied by [`Grain::Float`] too, with
     /// weights dequantised exactly; that is slow, and a reference for tests.
     pub const fn of(format: BlockFormat) -> Grain {
-        match format.block_weights() {
-            1 => Grain::Float,
-            32 => Grain::Per32,
-            _ => Grain::Per256,
+        match Spec::of(format) {
+            None => Grain::Float,
+            Some(spec) if spec.step() == 1 => Grain::Per32,
+            Some(_) => Grain::Per256,
         }
     }
 

@@ -6,18 +6,24 @@
 //! ```text
 //! quants   i8   [columns / 32][rows][32]
 //! scales   f32  [columns / grain][rows]
-//! starts   i32  what the integer accumulators of the fast kernels start from, so that codes can be unsigned:
-//!               [columns / 32][rows]     = -8, -16, -128 times the sum of the 32 quants (Q4_0, Q5_0, Q8_0)
-//!               [columns / 32][rows][2]  = -32 times the sums of 16 (Q6_K)
-//! sums     f32  [columns / 32][rows]     sums of 32 quants (Q4_1, Q5_1)
-//! pairs    i32  [columns / 256][rows][4] sums of 32 quants, two of 16 bits each, the first low (Q4_K, Q5_K)
+//! starts   i32  what the integer sums of the kernels start from (see [`Operand`]), if that is not zero:
+//!               [columns / 32][rows][32 / sub-block] = a factor times the sum of the quants of the sub-block; in two halves
+//!               of 16 bits where the kernels add up in these
+//! sums     f32  [columns / 32][rows]     sums of 32 quants (minimums outside superblocks: Q4_1, Q5_1, affine)
+//! pairs    i32  [columns / 256][rows][128 / sub-block] sums of the quants of sub-blocks, two of 16 bits each, the first low
+//!               (superblocks with minimums: Q2_K, Q4_K, Q5_K)
 //! floats   f32  [rows][columns]
 //! ```
+//!
+//! [`Operand`]: crate::matmul::shape::Operand
 
 use unfazed_formats::BlockFormat;
 
 use crate::Isa;
 use crate::lanes::{Kernel, Lanes, dispatch};
+
+use crate::matmul::shape::{Dot, Starts, starts};
+use crate::panel::Spec;
 
 use super::quantise::Grain;
 use super::rows::QuantisedRows;
@@ -29,6 +35,7 @@ pub const TILE_ROWS: usize = 64;
 pub struct Tile {
     format: BlockFormat,
     grain: Grain,
+    dot: Dot,
     rows: usize,
     columns: usize,
     quants: Vec<i8>,
@@ -40,30 +47,28 @@ pub struct Tile {
 }
 
 /// Which sums of quants the kernels of a format want.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Sums {
-    /// None.
-    None,
-    /// Starts: this times the sum of 32.
-    Start(i32),
-    /// Starts: this times each sum of 16.
-    Starts16(i32),
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    /// Columns of a sub-block.
+    sub: usize,
+    /// What the integer sums start from.
+    starts: Option<Starts>,
     /// Sums of 32 as f32.
-    Float,
-    /// Sums of 32 as pairs of i16.
-    Pairs,
+    float: bool,
+    /// Sums of sub-blocks as pairs of i16.
+    pairs: bool,
 }
 
 impl Sums {
-    fn of(format: BlockFormat) -> Sums {
-        match format {
-            BlockFormat::F32 | BlockFormat::F16 | BlockFormat::BF16 => Sums::None,
-            BlockFormat::Q4_0 => Sums::Start(-8),
-            BlockFormat::Q5_0 => Sums::Start(-16),
-            BlockFormat::Q8_0 => Sums::Start(-128),
-            BlockFormat::Q4_1 | BlockFormat::Q5_1 => Sums::Float,
-            BlockFormat::Q4_K | BlockFormat::Q5_K => Sums::Pairs,
-            BlockFormat::Q6_K => Sums::Starts16(-32),
+    fn of(dot: Dot, format: BlockFormat) -> Sums {
+        let Some(spec) = Spec::of(format) else { return Sums::default() };
+        let starts = Some(starts(dot, &spec)).filter(|starts| starts.factor != 0);
+        let superblock = spec.step() > 1;
+        Sums {
+            sub: spec.sub(),
+            starts,
+            float: spec.minimums() && !superblock,
+            pairs: spec.minimums() && superblock,
         }
     }
 }
@@ -80,6 +85,7 @@ impl Tile {
         Tile {
             format: BlockFormat::F32,
             grain: Grain::Float,
+            dot: Dot::Unsigned,
             rows: 0,
             columns: 0,
             quants: Vec::new(),
@@ -91,7 +97,8 @@ impl Tile {
         }
     }
 
-    /// Lays out the rows named by `indices`, in that order (a row may come twice), for matrices of `format`. Rows
+    /// Lays out the rows named by `indices`, in that order (a row may come twice), for matrices of `format` and the kernels
+    /// of `isa`. Rows
     /// of [`Grain::Float`] can be laid out for any format: that selects the test mode with exact weights and f32
     /// activations.
     ///
@@ -100,6 +107,18 @@ impl Tile {
     /// If there are more than [`TILE_ROWS`] indices, an index is beyond the rows, the rows have neither the
     /// format's grain nor [`Grain::Float`].
     pub fn gather(&mut self, isa: Isa, format: BlockFormat, rows: &QuantisedRows, indices: &[usize]) {
+        self.gather_for(Dot::of(isa), isa, format, rows, indices);
+    }
+
+    /// [`Tile::gather`] for kernels with this kind of dot product.
+    pub(crate) fn gather_for(
+        &mut self,
+        dot: Dot,
+        isa: Isa,
+        format: BlockFormat,
+        rows: &QuantisedRows,
+        indices: &[usize],
+    ) {
         let grain = rows.grain();
         assert!(indices.len() <= TILE_ROWS, "{} rows in a tile of {TILE_ROWS}", indices.len());
         assert!(
@@ -115,15 +134,18 @@ impl Tile {
             }
             return;
         };
-        let (sums, groups) = (Sums::of(format), m * columns / 32);
+        self.dot = dot;
+        let (sums, groups) = (Sums::of(self.dot, format), m * columns / 32);
         grow(&mut self.quants, m * columns);
         grow(&mut self.scales, m * columns / block);
-        match sums {
-            Sums::None => {}
-            Sums::Start(_) => grow(&mut self.starts, groups),
-            Sums::Starts16(_) => grow(&mut self.starts, 2 * groups),
-            Sums::Float => grow(&mut self.sums, groups),
-            Sums::Pairs => grow(&mut self.pairs, groups / 2),
+        if sums.starts.is_some() {
+            grow(&mut self.starts, groups * (32 / sums.sub));
+        }
+        if sums.float {
+            grow(&mut self.sums, groups);
+        }
+        if sums.pairs {
+            grow(&mut self.pairs, groups * 16 / sums.sub);
         }
         for (i, &row) in indices.iter().enumerate() {
             let (quants, scales) = rows.quantised(row);
@@ -144,6 +166,11 @@ impl Tile {
         self.grain
     }
 
+    /// The kind of dot product that it is laid out for.
+    pub(crate) fn dot(&self) -> Dot {
+        self.dot
+    }
+
     /// Rows.
     pub fn rows(&self) -> usize {
         self.rows
@@ -160,10 +187,10 @@ impl Tile {
         &self.quants.as_chunks().0[group * self.rows..][..self.rows]
     }
 
-    /// What the sums over columns `32 * group..` start from, `S` a row. Empty for formats without starts.
+    /// What the sums over columns `32 * group..` start from, one for each sub-block of a row.
     #[inline(always)]
-    pub(crate) fn starts<const S: usize>(&self, group: usize) -> &[[i32; S]] {
-        part(self.starts.as_chunks().0, group, self.rows)
+    pub(crate) fn starts(&self, group: usize, sub: usize) -> &[i32] {
+        part(&self.starts, group, self.rows * (32 / sub))
     }
 
     /// The sums of quants of columns `32 * group..`, one a row. Empty for formats without minimums, and for the K
@@ -173,9 +200,10 @@ impl Tile {
         part(&self.sums, group, self.rows)
     }
 
-    /// The sums of 32 quants of superblock `block`, eight a row in pairs. Empty but for the K formats with minimums.
+    /// The sums of the quants of the sub-blocks of superblock `block`, in `P` pairs a row: 4 with sub-blocks of 32, 8
+    /// with 16. Empty but for the K formats with minimums.
     #[inline(always)]
-    pub(crate) fn pairs(&self, block: usize) -> &[[i32; 4]] {
+    pub(crate) fn pairs<const P: usize>(&self, block: usize) -> &[[i32; P]] {
         part(self.pairs.as_chunks().0, block, self.rows)
     }
 
@@ -218,23 +246,44 @@ impl Kernel for Gather<'_> {
         for (group, quants) in self.quants.chunks_exact(32).enumerate() {
             let at = group * m + row;
             tile.quants[at * 32..][..32].copy_from_slice(quants);
-            let (low, high) = quants.split_at(16);
-            let sum = |quants: &[i8]| quants.iter().map(|&quant| i32::from(quant)).sum::<i32>();
-            let (low, high) = (sum(low), sum(high));
-            match self.sums {
-                Sums::None => {}
-                Sums::Start(offset) => tile.starts[at] = offset * (low + high),
-                Sums::Starts16(offset) => {
-                    tile.starts[2 * at] = offset * low;
-                    tile.starts[2 * at + 1] = offset * high;
+            let sums = sums_of_halves(quants);
+            let [low, high] = sums.map(|[even, odd]| even + odd);
+            if let Some(starts) = self.sums.starts {
+                match self.sums.sub {
+                    16 => {
+                        tile.starts[2 * at] = start(starts, sums[0]);
+                        tile.starts[2 * at + 1] = start(starts, sums[1]);
+                    }
+                    _ => tile.starts[at] = start(starts, [0, 1].map(|i| sums[0][i] + sums[1][i])),
                 }
-                Sums::Float => tile.sums[at] = (low + high) as f32,
-                Sums::Pairs => {
-                    let pair = &mut tile.pairs[(group / 8 * m + row) * 4 + group % 8 / 2];
-                    let sum = low + high;
-                    *pair = if group.is_multiple_of(2) { sum & 0xffff } else { *pair | sum << 16 };
-                }
+            }
+            if self.sums.float {
+                tile.sums[at] = (low + high) as f32;
+            }
+            if self.sums.pairs && self.sums.sub == 16 {
+                tile.pairs[(group / 8 * m + row) * 8 + group % 8] = low & 0xffff | high << 16;
+            } else if self.sums.pairs {
+                let pair = &mut tile.pairs[(group / 8 * m + row) * 4 + group % 8 / 2];
+                let sum = low + high;
+                *pair = if group.is_multiple_of(2) { sum & 0xffff } else { *pair | sum << 16 };
             }
         }
     }
+}
+
+/// Sums of each 16 of 32 quants: of those that are the first two of a four, and of the others.
+#[inline(always)]
+fn sums_of_halves(quants: &[i8]) -> [[i32; 2]; 2] {
+    let mut sums = [[0; 2]; 2];
+    for (i, &quant) in quants.iter().enumerate() {
+        sums[i / 16 % 2][i % 4 / 2] += i32::from(quant);
+    }
+    sums
+}
+
+/// What a sum starts from, given the sums of its quants as from [`sums_of_halves`].
+#[inline(always)]
+fn start(starts: Starts, [low, high]: [i32; 2]) -> i32 {
+    let (low, high) = (starts.factor * low, starts.factor * high);
+    if starts.halves { low & 0xffff | high << 16 } else { low + high }
 }

@@ -142,7 +142,7 @@ pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
         Isa::Avx512 => unsafe { run_avx512(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Avx2 => unsafe { run_avx2(kernel) },
+        Isa::Avx2 | Isa::AvxVnni => unsafe { run_avx2(kernel) },
         #[cfg(target_arch = "x86_64")]
         Isa::Reference if is_x86_feature_detected!("fma") => {
             // SAFETY: just detected. `mul_add` is an instruction then and not a call; it rounds the same way.

@@ -2,37 +2,71 @@
 
 #![allow(unsafe_code)]
 
-use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
-
 use crate::panel::LINE;
+
+use super::unpack::GROUPS;
 
 /// How far ahead of its use the weight stream is fetched when few rows make memory the limit.
 const AHEAD: usize = 4096;
 
-/// For few rows: fetches `lines` lines of a panel into the first-level cache, from [`AHEAD`] bytes beyond `at`. That
-/// goes right across the end of the panel, for the next one follows, after `skip` bytes of panels that are read at
-/// the same time as this one.
-#[inline(always)]
-pub(super) fn fetch_ahead(panel: &[u8], at: usize, lines: usize, skip: usize) {
-    let mut start = at + AHEAD;
-    if start >= panel.len() {
-        start += skip;
+/// Most rows for which memory is the limit.
+const FEW: usize = 4;
+
+/// What to fetch while a group of 32 columns is multiplied. The share of a group is its part of the panel's bytes, nearly.
+pub(super) struct Fetch {
+    /// Lines of a group times 2^16.
+    group: usize,
+    /// Bytes from a panel to the one that is read after it and those read at the same time.
+    next: usize,
+    /// Bytes of a panel.
+    panel: usize,
+    few: bool,
+}
+
+impl Fetch {
+    /// For panels of `bytes` bytes and `groups` groups, of which some are read at the same time, for a number of rows.
+    pub(super) fn new(bytes: usize, groups: usize, at_once: usize, rows: usize) -> Fetch {
+        let group = (bytes / LINE << 16) / groups.max(1);
+        Fetch { group, next: at_once * bytes, panel: bytes, few: rows <= FEW }
     }
-    for i in 0..lines {
-        // SAFETY: a prefetch reads nothing and never faults, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(panel.as_ptr().wrapping_add(start + i * LINE).cast()) };
+
+    /// Fetches the share of group `group` of a panel, so much ahead.
+    ///
+    /// For few rows that is [`AHEAD`] bytes into the first-level cache, right across the end of the panel. For many, where
+    /// a pass over 256 columns takes long, the next 256 columns into the first-level cache, and the same place in the
+    /// panels after these into the second.
+    #[inline(always)]
+    pub(super) fn fetch(&self, panel: &[u8], group: usize) {
+        let lines = (group * self.group) >> 16..((group + 1) * self.group) >> 16;
+        for line in lines {
+            let at = line * LINE;
+            if self.few {
+                let ahead = at + AHEAD;
+                let ahead = if ahead >= self.panel { ahead + self.next - self.panel } else { ahead };
+                fetch::<true>(panel, ahead);
+            } else {
+                fetch::<true>(panel, at + ((GROUPS * self.group) >> 16) * LINE);
+                fetch::<false>(panel, at + self.next);
+            }
+        }
     }
 }
 
-/// For many rows, where a pass over a block takes long: fetches the next `lines` lines after those at `at` into the
-/// first-level cache, and the same place `skip` bytes on, where the next panels are, into the second.
+/// Fetches the line `at` bytes after the start of `panel` into the first-level cache, or only into the second. A hint:
+/// it reads nothing, wherever it points.
 #[inline(always)]
-pub(super) fn fetch_next(panel: &[u8], at: usize, lines: usize, skip: usize) {
-    for i in 0..lines {
-        let place = panel.as_ptr().wrapping_add(at + i * LINE);
-        // SAFETY: a prefetch reads nothing and never faults, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(lines * LINE).cast()) };
-        // SAFETY: as above.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(place.wrapping_add(skip).cast()) };
+fn fetch<const FIRST: bool>(panel: &[u8], at: usize) {
+    let place = panel.as_ptr().wrapping_add(at);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, whatever the address; SSE is part of x86-64.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+        if FIRST {
+            _mm_prefetch::<_MM_HINT_T0>(place.cast());
+        } else {
+            _mm_prefetch::<_MM_HINT_T1>(place.cast());
+        }
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
 }

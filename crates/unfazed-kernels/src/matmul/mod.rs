@@ -15,30 +15,35 @@
 //! | module | what |
 //! |---|---|
 //! | `reference` | the definition, for int8 activations |
-//! | `avx512`, `avx2` | kernels that equal it |
+//! | `panels` | the same fast: one routine for all formats and instruction sets |
+//! | `integers` | the operations that it is made of, once per instruction set |
+//! | `shape` | what of a format the routine is compiled for |
+//! | `unpack` | from packed weights to what it multiplies |
 //! | `float` | float weights or activations: one body, compiled for each instruction set |
 //! | `fetch` | prefetching of weights |
 //! | `output` | where results go |
 
 #![allow(unsafe_code)]
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-#[cfg(target_arch = "x86_64")]
 mod fetch;
 mod float;
+mod integers;
 mod output;
+mod panels;
 mod reference;
+pub(crate) mod shape;
+mod unpack;
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::Isa;
 use crate::activations::{Grain, Tile};
-use crate::panel::PackedMatrix;
+use crate::panel::{PackedMatrix, Spec};
 
 use output::Output;
+use panels::Multiply;
+use shape::{Dot, for_shape};
 
 /// Multiplies some panels of a matrix by a tile. `out[t * stride + i]` becomes the dot product of row `t` of the
 /// tile and row `16 * panels.start + i` of the matrix, for the rows that the matrix has.
@@ -48,8 +53,8 @@ use output::Output;
 ///
 /// # Panics
 ///
-/// If the processor does not run `isa`, the panels are not the matrix's, the tile was laid out for another format
-/// or number of columns, or `out` is too short or `stride` smaller than the rows.
+/// If the processor does not run `isa`, the panels are not the matrix's, the tile was laid out for another format,
+/// instruction set or number of columns, or `out` is too short or `stride` smaller than the rows.
 pub fn matmul(
     isa: Isa,
     w: &PackedMatrix<'_>,
@@ -69,16 +74,19 @@ pub fn matmul(
     }
     match tile.grain() {
         Grain::Float => float::multiply(isa, w, panels, tile, &mut output),
-        Grain::Per32 | Grain::Per256 => {
-            match isa {
-                // SAFETY: the processor has the features: `available` looks for all that the module uses.
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 => unsafe { avx512::multiply(w, panels, tile, &mut output) },
-                // SAFETY: as above.
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => unsafe { avx2::multiply(w, panels, tile, &mut output) },
-                _ => reference::multiply(w, panels, tile, &mut output),
-            }
-        }
+        Grain::Per32 | Grain::Per256 => multiply(isa, w, panels, tile, &mut output),
     }
+}
+
+/// Panels times a tile of int8 activations.
+fn multiply(isa: Isa, w: &PackedMatrix<'_>, panels: Range<usize>, tile: &Tile, output: &mut Output<'_>) {
+    let Some(spec) = &Spec::of(w.layout().format()) else { return };
+    for_shape!(spec, S => {
+        assert_eq!(tile.dot(), Dot::of(isa), "the tile is laid out for another instruction set");
+        let shape = PhantomData::<S>;
+        let kernel = Multiply { spec, w, panels, tile, output, shape };
+        if let Err(Multiply { panels, output, .. }) = integers::dispatch(isa, kernel) {
+            reference::multiply(w, panels, tile, output);
+        }
+    }, reference::multiply(w, panels, tile, output));
 }

@@ -1,38 +1,68 @@
 //! Where everything is in a panel.
 //!
-//! Quants are moved as dwords: four consecutive bytes of a row's quants become lane `r` of a 64-byte vector, so
-//! "vector i" below holds, for each of the 16 rows, bytes `4i..4i+4` of the row's quants. Scales are `[16 x f16]`.
+//! Codes are moved as dwords: "vector i" below is 64 bytes, of which lane `r` is the 4 bytes of row `r`.
 //!
 //! ```text
-//! F32             per column 16 x f32
-//! F16, BF16       per column 16 x 16 bits
-//!
-//! With one scale, a line of scales and then two blocks, (even block's d, odd block's d, even quants, odd quants):
-//! Q4_0   256 B    4 vectors; low nibbles are weights 4i.., high nibbles are weights 16+4i..
-//! Q5_0   320 B    1 vector of high bits: bit g of byte c of lane r belongs to weight 4g+c; then as Q4_0
-//! Q8_0   512 B    8 vectors, each byte xor 0x80 (so that as u8 it is weight + 128)
-//! Q6_K   3328 B   two halves n of 1664 B, each in the order of first use:
-//!                   0  scales: i8 [8 sub-blocks of 16][16 rows]
-//!                 128  ql, 8 vectors from ql[64n..]: low nibble weight 128n+4i.., high weight 128n+64+4i..
-//!                 640  qh, 8 vectors from qh[32n..]: bits 2s, 2s+1 belong to weight 128n+32s+4i..
-//!                1152  ql, 8 vectors from ql[64n+32..]: low nibble weight 128n+32+4i.., high 128n+96+4i..
-//!
-//! With scale and minimum, block after block (d, then m or dmin, then the rest):
-//! Q4_1   320 B    as Q4_0
-//! Q5_1   384 B    as Q5_0
-//! Q4_K   2304 B    64  lo[128]: low nibble of byte x = low 4 bits of sub-scale x/16 of row x%16,
-//!                      high nibble = low 4 bits of sub-minimum x/32*2 + x%2 of row x%32/2
-//!                 192  hi[64]: nibble x (byte x%64, low nibble for x < 64) = top 2 bits of the same sub-scale,
-//!                      and above them the top 2 bits of the same sub-minimum
-//!                 256  32 vectors; of vector 8c+i low nibbles are sub-block 2c, weights 4i.., high are 2c+1
-//! Q5_K   2816 B   as Q4_K, but at 256 8 vectors of high bits (bit j is sub-block j's), the 32 vectors at 768
+//! F32          per column 16 x f32
+//! F16, BF16    per column 16 x 16 bits
+//! FP8          for 128 columns 16 x f32 of scale, then per column 16 bytes
+//! MXFP8        a line of E8M0 scales (as below), then per column 16 bytes
 //! ```
-
-use std::ops::Range;
+//!
+//! All other formats are blocks of groups of 32 columns. A block is the header, if there is one, then its groups.
+//! A group is one or two planes:
+//!
+//! ```text
+//! bits
+//! 2    128 B   pairs
+//! 3    192 B   pairs, then a bit
+//! 4    256 B   nibbles
+//! 5    320 B   nibbles, then a bit
+//! 6    384 B   nibbles, then pairs
+//! 8    512 B   bytes
+//!
+//! bytes     8 vectors: byte c of vector i is column 4i + c
+//! nibbles   4 vectors: low nibble of byte c of vector i is column 4i + c, high nibble column 16 + 4i + c
+//! pairs     2 vectors: bits 2s, 2s + 1 of byte c of vector i are column 16i + 4s + c
+//! bit       1 vector:  bit g of byte c is column 4g + c
+//! ```
+//!
+//! Scales, by [`Scales`]; "[16]" is the rows:
+//!
+//! ```text
+//! F16      in a line before every 2 blocks: [16 x f16] for each
+//! E8m0     in a line before every 4 blocks: [16 bytes] for each
+//! Affine   header: d [16 x 16 bits], m [16 x 16 bits]
+//! Ue4m3    header: [4 sub-blocks][16 bytes], without sign; what ggml takes for zero is zero, so that 127 is 480
+//! Bytes    d as F16; header: [sub-blocks][16 x i8]
+//! K4       header: d [16 x f16], dmin [16 x f16],
+//!          lo[256]: low nibble of byte x = scale of sub-block x / 16, row x % 16;
+//!                   high nibble = minimum of sub-block x / 32 * 2 + x % 2, row x % 32 / 2
+//! K6       header: d, dmin, lo[128] as in K4 the low 4 bits,
+//!          hi[64]: nibble x (byte x % 64, low nibble for x < 64) = top 2 bits of the scale that has its low bits in
+//!                  lo[x], and above them of the minimum
+//! ```
+//!
+//! Bits per weight in the file and in a panel (and the panel is filled up to whole lines):
+//!
+//! ```text
+//!           file  panel              file  panel              file  panel
+//! IQ1_S   1.5625 3.3125    Q3_K    3.4375 3.5625    Q5_0    5.5    5.5
+//! IQ1_M   1.75   3.5625    IQ3_S   3.4375 4.3125    Q5_K    5.5    5.5
+//! TQ1_0   1.6875 2.0625    IQ4_XS  4.25   4.3125    Q5_1    6      6
+//! IQ2_XXS 2.0625 3.3125    MXFP4   4.25   4.25      Q6_K    6.5625 6.5625
+//! TQ2_0   2.0625 2.0625    Q4_0    4.5    4.5       MXFP8   8.25   8.25
+//! IQ2_XS  2.3125 3.5625    IQ4_NL  4.5    4.5       FP8     8.25   8.25
+//! IQ2_S   2.5625 3.5625    NVFP4   4.5    4.5       Q8_0    8.5    8.5
+//! Q2_K    2.625  2.625     Q4_K    4.5    4.5       affine  bits + 32 / group
+//! IQ3_XXS 3.0625 4.3125    Q4_1    5      5
+//! ```
 
 use unfazed_formats::BlockFormat;
 
 use crate::LANES;
+
+use super::spec::{Scales, Spec};
 
 /// Bytes of a cache line, and of a vector of 16 lanes.
 pub(crate) const LINE: usize = 64;
@@ -43,58 +73,101 @@ pub(crate) const SCALES: usize = LANES * 2;
 /// Positions of blocks in a panel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
-    /// Bytes of a block for 16 rows, less the scales where these lie in a line before two blocks.
+    /// Bytes of a block for 16 rows, less the scales where these lie in a line before several blocks.
     pub(crate) block: usize,
-    /// A line of scales precedes every two blocks.
-    pub(crate) paired: bool,
+    /// Blocks whose scales share a line; 0 if a block has its own.
+    pub(crate) lined: usize,
+    /// Bytes of a block before its codes.
+    pub(crate) header: usize,
+    /// Bytes of 32 columns of codes.
+    pub(crate) group: usize,
+    /// Groups of 32 columns in a block; 0 for floats of at least 16 bits.
+    pub(crate) groups: usize,
 }
 
 impl Geometry {
     pub(crate) const fn of(format: BlockFormat) -> Geometry {
-        let (block, paired) = match format {
-            BlockFormat::F32 => (64, false),
-            BlockFormat::F16 | BlockFormat::BF16 => (32, false),
-            BlockFormat::Q4_0 => (256, true),
-            BlockFormat::Q4_1 => (320, false),
-            BlockFormat::Q5_0 => (320, true),
-            BlockFormat::Q5_1 => (384, false),
-            BlockFormat::Q8_0 => (512, true),
-            BlockFormat::Q4_K => (2304, false),
-            BlockFormat::Q5_K => (2816, false),
-            BlockFormat::Q6_K => (3328, true),
+        let Some(spec) = Spec::of(format) else { return Geometry::of_floats(format) };
+        // As many vectors as bits, whatever the planes.
+        let group = spec.bits.count() * LINE;
+        let (lined, header) = match spec.scales {
+            Scales::F16 => (2, 0),
+            Scales::E8m0 => (4, 0),
+            Scales::Affine(_) => (0, 2 * SCALES),
+            Scales::Ue4m3 => (0, LINE),
+            Scales::Bytes(columns) => (2, 32 * spec.groups / columns * LANES),
+            Scales::K4 => (0, 2 * SCALES + 4 * LINE),
+            Scales::K6 => (0, 2 * SCALES + 3 * LINE),
         };
-        Geometry { block, paired }
+        Geometry { block: header + spec.groups * group, lined, header, group, groups: spec.groups }
     }
 
-    /// Start of block `b`: of its quants where the scales precede two blocks.
+    const fn of_floats(format: BlockFormat) -> Geometry {
+        let (header, columns, bytes, lined) = match format {
+            BlockFormat::FP8 => (4 * LANES, 128, LANES, 0),
+            BlockFormat::MXFP8 => (0, 32, LANES, 4),
+            BlockFormat::F32 => (0, 1, 4 * LANES, 0),
+            _ => (0, 1, 2 * LANES, 0),
+        };
+        Geometry { block: header + columns * bytes, lined, header, group: 32 * bytes, groups: columns / 32 }
+    }
+
+    // The numbers of blocks and groups are powers of two, and not known to the compiler everywhere: a division for each
+    // block would cost more than a row's products.
+
+    /// Which line of scales block `b` belongs to, and which share of it.
+    #[inline(always)]
+    const fn line_of(self, b: usize) -> (usize, usize) {
+        (b >> self.lined.trailing_zeros(), b & (self.lined - 1))
+    }
+
+    /// Bytes from one line of scales to the next.
+    #[inline(always)]
+    const fn line_stride(self) -> usize {
+        LINE + self.lined * self.block
+    }
+
+    /// Start of block `b`: its header, or its codes.
     #[inline(always)]
     pub(crate) const fn block_at(self, b: usize) -> usize {
-        if self.paired { b / 2 * (LINE + 2 * self.block) + LINE + b % 2 * self.block } else { b * self.block }
+        if self.lined == 0 {
+            return b * self.block;
+        }
+        let (line, share) = self.line_of(b);
+        line * self.line_stride() + LINE + share * self.block
     }
 
     /// Start of the 16 scales of block `b`.
     #[inline(always)]
     pub(crate) const fn scales_at(self, b: usize) -> usize {
-        if self.paired { b / 2 * (LINE + 2 * self.block) + b % 2 * SCALES } else { b * self.block }
+        if self.lined == 0 {
+            return b * self.block;
+        }
+        let (line, share) = self.line_of(b);
+        line * self.line_stride() + share * (LINE >> self.lined.trailing_zeros())
     }
 
-    /// The lines of a block that are fetched with its columns' part `j` of `parts`: as many of each, nearly.
+    /// The block of group `g` of 32 columns.
     #[inline(always)]
-    pub(crate) const fn share(self, j: usize, parts: usize) -> Range<usize> {
-        let lines = self.block / LINE;
-        j * lines / parts..(j + 1) * lines / parts
+    pub(crate) const fn block_of(self, g: usize) -> usize {
+        g >> self.groups.trailing_zeros()
+    }
+
+    /// Start of the codes of columns `32 * g..32 * g + 32`.
+    #[inline(always)]
+    pub(crate) const fn group_at(self, g: usize) -> usize {
+        self.block_at(self.block_of(g)) + self.header + (g & (self.groups - 1)) * self.group
     }
 
     /// Bytes of a panel of `blocks` blocks, or `None` if that overflows.
     const fn panel_bytes(self, blocks: usize) -> Option<usize> {
         let Some(quants) = blocks.checked_mul(self.block) else { return None };
-        let scales = if self.paired {
-            match blocks.div_ceil(2).checked_mul(LINE) {
+        let scales = match self.lined {
+            0 => 0,
+            lined => match blocks.div_ceil(lined).checked_mul(LINE) {
                 Some(bytes) => bytes,
                 None => return None,
-            }
-        } else {
-            0
+            },
         };
         match quants.checked_add(scales) {
             Some(bytes) => bytes.checked_next_multiple_of(LINE),

@@ -2,15 +2,16 @@
 //!
 //! A matrix is cut into panels of 16 rows over all columns; the last panel is filled up with zero weights. Inside
 //! a panel a row is a lane: what lies side by side in a row of the file lies 16 lanes apart here, so that one
-//! vector instruction does the same step for 16 rows and no sum ever crosses lanes. A panel has the bits per
-//! weight of the file (and up to 63 bytes of padding, so that every panel starts on a cache line).
+//! vector instruction does the same step for 16 rows and no sum ever crosses lanes. Most
+//! formats have the bits per weight of the file (and up to 63 bytes of padding, so that every panel starts on a cache
+//! line); the codebook formats have more, see `layout`.
 //!
 //! | module | what |
 //! |---|---|
 //! | `layout` | where everything is, byte by byte |
 //! | `pack` | from rows as they are in the file to a panel |
 //! | `unpack` | from a panel back to codes, scales and weights: what the bytes mean |
-//! | `codes` | the formats of integer codes, one type each |
+//! | `spec` | what the codes and scales of each format are |
 //! | `matrix` | a packed matrix, borrowed |
 //! | `buffer` | memory that starts on a cache line |
 //! | `half` | f16 and bf16 to f32, exact |
@@ -19,16 +20,18 @@
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_imports))]
 
 mod buffer;
-pub(crate) mod codes;
 mod half;
 mod layout;
 mod matrix;
 mod pack;
+mod spec;
 mod unpack;
 
 pub use buffer::PanelBuffer;
+pub(crate) use half::bf16_lanes;
 pub use layout::PanelLayout;
 pub(crate) use layout::{Geometry, LINE, SCALES};
 pub use matrix::{PackedMatrix, PackedMatrixError, unpack_row};
 pub use pack::pack_panel;
-pub(crate) use unpack::{CHUNK, Codes, Unpacked, for_codes, unpack_columns};
+pub(crate) use spec::{Scales, Spec, Values};
+pub(crate) use unpack::{CHUNK, Unpacked, unpack_columns};

@@ -4,6 +4,8 @@
 
 use half::f16;
 use unfazed_formats::BlockFormat;
+use unfazed_formats::block::Affine;
+use unfazed_formats::block::affine::{Bits, Group, Half};
 use unfazed_kernels::Isa;
 use unfazed_kernels::activations::{Grain, QuantisedRows, Tile};
 use unfazed_kernels::matmul::matmul;
@@ -12,6 +14,19 @@ use unfazed_kernels::panel::{PackedMatrix, PanelBuffer, PanelLayout, pack_panel}
 /// The instruction sets of this processor.
 pub fn instruction_sets() -> Vec<Isa> {
     Isa::ALL.into_iter().filter(|isa| isa.available()).collect()
+}
+
+/// Every format, but of the affine ones, which differ in how large a group is and what its scale is, one for each
+/// width and each group: what takes long for all of them is tested with these.
+pub fn formats() -> Vec<BlockFormat> {
+    let few = |affine: &Affine| {
+        let halves = [Half::F16, Half::BF16];
+        let i = Bits::ALL.iter().position(|bits| *bits == affine.bits).unwrap();
+        (affine.group, affine.scale) == (Group::ALL[i % 3], halves[i / 3])
+    };
+    BlockFormat::all()
+        .filter(|format| !matches!(format, BlockFormat::Affine(affine) if !few(affine)))
+        .collect()
 }
 
 /// SplitMix64.
@@ -60,6 +75,15 @@ impl Scales {
             Scales::Any => random.bits() as u16,
         }
     }
+
+    /// An E8M0 scale.
+    fn exponent(self, random: &mut Random) -> u8 {
+        match self {
+            Scales::Ordinary => 118 + random.below(4) as u8,
+            Scales::Extreme => [0, 1, 2, 3, 200, 254][random.below(6)],
+            Scales::Any => random.bits() as u8,
+        }
+    }
 }
 
 /// Bytes of the codes and integer scales.
@@ -102,12 +126,57 @@ pub fn file_rows(
                 block.copy_from_slice(&half::bf16::from_f32(random.float()).to_le_bytes());
             }
             BlockFormat::BF16 => put(0, random),
-            BlockFormat::Q4_0 | BlockFormat::Q5_0 | BlockFormat::Q8_0 => put(0, random),
-            BlockFormat::Q6_K => put(208, random),
-            BlockFormat::Q4_1 | BlockFormat::Q5_1 | BlockFormat::Q4_K | BlockFormat::Q5_K => {
+            BlockFormat::Q4_1
+            | BlockFormat::Q5_1
+            | BlockFormat::Q4_K
+            | BlockFormat::Q5_K
+            | BlockFormat::Affine(Affine { scale: Half::F16, .. }) => {
                 put(0, random);
                 put(2, random);
             }
+            BlockFormat::Affine(_) => {
+                // bf16: the range that f16 has, and what is special in f16.
+                for at in [0, 2] {
+                    let bits = f16::from_bits(scales.f16(random)).to_f32().to_bits();
+                    block[at..at + 2].copy_from_slice(&bits.to_le_bytes()[2..]);
+                }
+            }
+            BlockFormat::Q2_K => {
+                put(80, random);
+                put(82, random);
+            }
+            BlockFormat::Q3_K => put(108, random),
+            BlockFormat::Q6_K => put(208, random),
+            BlockFormat::TQ1_0 => put(52, random),
+            BlockFormat::TQ2_0 => put(64, random),
+            BlockFormat::IQ1_M => {
+                for (i, nibble) in scales
+                    .f16(random)
+                    .to_le_bytes()
+                    .map(|byte| [byte & 15, byte >> 4])
+                    .as_flattened()
+                    .iter()
+                    .enumerate()
+                {
+                    block[49 + 2 * i] = block[49 + 2 * i] & 15 | nibble << 4;
+                }
+            }
+            BlockFormat::MXFP4 | BlockFormat::MXFP8 => block[0] = scales.exponent(random),
+            BlockFormat::NVFP4 if scales == Scales::Ordinary => {
+                block[..4].fill_with(|| 0x10 + random.below(16) as u8);
+            }
+            BlockFormat::NVFP4 => {}
+            BlockFormat::FP8 => {
+                let scale = f16::from_bits(scales.f16(random)).to_f32() * 1.001;
+                block[..4].copy_from_slice(&scale.to_le_bytes());
+            }
+            _ => put(0, random),
+        }
+        if scales != Scales::Any && matches!(format, BlockFormat::FP8 | BlockFormat::MXFP8) {
+            // No NaN among the weights.
+            let codes = block.len() / 32 * 32;
+            let start = block.len() - codes;
+            block[start..].iter_mut().filter(|byte| **byte & 0x7f == 0x7f).for_each(|byte| *byte ^= 1);
         }
     }
     out

@@ -1,0 +1,329 @@
+//! Panels times a tile of int8 activations: one routine for all formats and instruction sets.
+//!
+//! 256 columns of a panel at a time are taken apart into the first-level cache, once for all rows of the tile. Then the
+//! rows pass by each 32 columns in groups of four, so that a vector of codes is loaded once for four rows and the quants of
+//! a row are broadcast once for all of its lanes. The accumulators stay in the first-level cache.
+
+#![allow(clippy::needless_range_loop)] // Several arrays are indexed alike by panel, row and sum; the loops unroll.
+
+use std::array::from_fn;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use crate::activations::{TILE_ROWS, Tile};
+use crate::lanes::Lanes;
+use crate::panel::{Geometry, PackedMatrix, Spec};
+
+use super::fetch::Fetch;
+use super::integers::{IntegerKernel, Integers};
+use super::output::Output;
+use super::shape::{Shape, removed};
+use super::unpack::{Chunk, GROUPS, Unpack};
+
+/// Sixteen floats.
+type Floats<I> = <<I as Integers>::Lanes as Lanes>::V;
+
+/// Some panels times a tile.
+pub(super) struct Multiply<'a, 'out, S> {
+    pub(super) spec: &'a Spec,
+    pub(super) w: &'a PackedMatrix<'a>,
+    pub(super) panels: Range<usize>,
+    pub(super) tile: &'a Tile,
+    pub(super) output: &'a mut Output<'out>,
+    pub(super) shape: PhantomData<S>,
+}
+
+impl<S: Shape> IntegerKernel for Multiply<'_, '_, S> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Integers>(mut self, isa: I) {
+        let Range { start, end } = self.panels;
+        if I::PANELS == 2 {
+            let pairs = start + (end - start) / 2 * 2;
+            self.multiply::<I, 2>(isa, start..pairs);
+            self.multiply::<I, 1>(isa, pairs..end);
+        } else {
+            self.multiply::<I, 1>(isa, start..end);
+        }
+    }
+}
+
+impl<S: Shape> Multiply<'_, '_, S> {
+    /// R panels after R panels.
+    #[inline(always)]
+    fn multiply<I: Integers, const R: usize>(&mut self, isa: I, panels: Range<usize>) {
+        if panels.is_empty() {
+            return;
+        }
+        let zero = [isa.lanes().splat(0.0); R];
+        let (mut accumulators, mut partials) = ([zero; TILE_ROWS], [zero; TILE_ROWS]);
+        let mut chunks: [Chunk; R] = from_fn(|_| Chunk::new());
+        let rows = self.tile.rows();
+        let (accumulators, partials) = (&mut accumulators[..rows], &mut partials[..rows]);
+        for panel in panels.step_by(R) {
+            accumulators.fill(zero);
+            self.add_panels(isa, panel, &mut chunks, accumulators, partials);
+            for (t, accumulators) in accumulators.iter().enumerate() {
+                for (r, accumulator) in accumulators.iter().enumerate() {
+                    self.output.store(t, panel + r, &isa.lanes().array(*accumulator));
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn add_panels<I: Integers, const R: usize>(
+        &self,
+        isa: I,
+        panel: usize,
+        chunks: &mut [Chunk; R],
+        accumulators: &mut [[Floats<I>; R]],
+        partials: &mut [[Floats<I>; R]],
+    ) {
+        let (spec, tile) = (self.spec, self.tile);
+        let geometry = &Geometry::of(self.w.layout().format());
+        let removed = removed(S::operand(I::DOT), spec);
+        let panels: [&[u8]; R] = self.w.panels(panel);
+        let all = tile.columns() / 32;
+        let fetch = Fetch::new(panels[0].len(), all, R, tile.rows());
+        for first in (0..all).step_by(GROUPS) {
+            let groups = GROUPS.min(all - first);
+            for (panel, chunk) in panels.iter().zip(chunks.iter_mut()) {
+                isa.enter(Unpack { spec, geometry, removed, panel, first, groups, chunk });
+            }
+            if S::STEP > 1 {
+                partials.fill([isa.lanes().splat(0.0); R]);
+            }
+            for j in 0..groups {
+                for panel in panels {
+                    fetch.fetch(panel, first + j);
+                }
+                let group = Group::<I, S, R>::new(isa, chunks, j, tile, first + j);
+                let sums = if S::STEP > 1 { &mut *partials } else { &mut *accumulators };
+                group.add(sums);
+            }
+            if S::STEP > 1 {
+                add_superblock::<I, S, R>(isa, chunks, tile, first / GROUPS, partials, accumulators);
+            }
+        }
+    }
+}
+
+/// 32 columns of R panels, and what the tile has for them.
+struct Group<'a, I: Integers, S, const R: usize> {
+    isa: I,
+    codes: [[I::Bytes; 8]; R],
+    /// By sub-block.
+    scales: [[Floats<I>; R]; 2],
+    d: [Floats<I>; R],
+    m: [Floats<I>; R],
+    quants: &'a [[i8; 32]],
+    starts: &'a [i32],
+    sums: &'a [f32],
+    row_scales: &'a [f32],
+    shape: PhantomData<S>,
+}
+
+impl<'a, I: Integers, S: Shape, const R: usize> Group<'a, I, S, R> {
+    /// Sums that are kept for each 32 columns.
+    const SUBS: usize = 32 / S::SUB;
+
+    /// Group `j` of the chunks, which is group `group` of the tile.
+    #[inline(always)]
+    fn new(isa: I, chunks: &[Chunk; R], j: usize, tile: &'a Tile, group: usize) -> Self {
+        let lanes = isa.lanes();
+        let own = S::STEP == 1;
+        let block = if own { j } else { 0 };
+        Group {
+            isa,
+            codes: from_fn(|r| from_fn(|g| isa.load(&chunks[r].codes[j][g]))),
+            scales: from_fn(|s| from_fn(|r| lanes.load(&chunks[r].scales[j * Self::SUBS + s % Self::SUBS]))),
+            d: from_fn(|r| lanes.load(&chunks[r].d[block])),
+            m: from_fn(|r| lanes.load(&chunks[r].m[block])),
+            quants: tile.quants(group),
+            starts: if S::starts(I::DOT) { tile.starts(group, S::SUB) } else { &[] },
+            sums: if own && S::MINIMUMS { tile.sums(group) } else { &[] },
+            row_scales: if own { tile.scales(group) } else { &[] },
+            shape: PhantomData,
+        }
+    }
+
+    /// Adds the products with all rows to their sums.
+    #[inline(always)]
+    fn add(&self, sums: &mut [[Floats<I>; R]]) {
+        let (fours, rest) = sums.as_chunks_mut::<4>();
+        for (i, four) in fours.iter_mut().enumerate() {
+            self.add_rows(4 * i, four);
+        }
+        let done = 4 * fours.len();
+        let (twos, ones) = rest.as_chunks_mut::<2>();
+        for two in twos.iter_mut() {
+            self.add_rows(done, two);
+        }
+        for one in ones.as_chunks_mut::<1>().0 {
+            self.add_rows(done + 2 * twos.len(), one);
+        }
+    }
+
+    /// Adds the products with rows `t..t + U` to their sums: partial sums of a superblock, else accumulators.
+    #[inline(always)]
+    fn add_rows<const U: usize>(&self, t: usize, sums: &mut [[Floats<I>; R]; U]) {
+        let lanes = self.isa.lanes();
+        // All that may be out of bounds comes first: a branch between the dot products costs registers.
+        let quants: &[[i8; 32]; U] = some(self.quants, t);
+        let starts = if S::starts(I::DOT) { &self.starts[t * Self::SUBS..][..U * Self::SUBS] } else { &[] };
+        let mut p = [[lanes.splat(0.0); R]; U];
+        if S::STEP > 1 {
+            p = *sums;
+        }
+        for s in 0..Self::SUBS {
+            let start = S::starts(I::DOT).then_some(|u: usize| starts[u * Self::SUBS + s]);
+            let dots = if S::SUB == 16 {
+                let codes: [&[I::Bytes; 4]; R] = from_fn(|r| some(&self.codes[r], 4 * s));
+                self.isa.dots::<S, R, U, 4>(codes, quants, 4 * s, start)
+            } else {
+                self.isa.dots::<S, R, U, 8>(from_fn(|r| &self.codes[r]), quants, 0, start)
+            };
+            for u in 0..U {
+                for r in 0..R {
+                    let dot = self.isa.floats(dots[u][r]);
+                    let scaled = S::STEP > 1 || S::SUB == 16;
+                    p[u][r] = if scaled { lanes.fma(dot, self.scales[s][r], p[u][r]) } else { dot };
+                }
+            }
+        }
+        if S::STEP > 1 {
+            *sums = p;
+            return;
+        }
+        let row_scales: &[f32; U] = some(self.row_scales, t);
+        for u in 0..U {
+            for r in 0..R {
+                let mut p = lanes.mul(self.d[r], p[u][r]);
+                if S::MINIMUMS {
+                    p = lanes.fma(self.m[r], lanes.splat(self.sums[t + u]), p);
+                }
+                sums[u][r] = lanes.fma(p, lanes.splat(row_scales[u]), sums[u][r]);
+            }
+        }
+    }
+}
+
+/// Ends superblock `b`: scales the partial sums of all rows, with the minimums, and adds them to the accumulators.
+#[inline(always)]
+fn add_superblock<I: Integers, S: Shape, const R: usize>(
+    isa: I,
+    chunks: &[Chunk; R],
+    tile: &Tile,
+    b: usize,
+    partials: &[[Floats<I>; R]],
+    accumulators: &mut [[Floats<I>; R]],
+) {
+    let lanes = isa.lanes();
+    let row_scales = tile.scales(b);
+    for r in 0..R {
+        let chunk = &chunks[r];
+        let (d, m) = (lanes.load(&chunk.d[0]), lanes.load(&chunk.m[0]));
+        for (t, accumulator) in accumulators.iter_mut().enumerate() {
+            let mut p = lanes.mul(d, partials[t][r]);
+            if S::MINIMUMS {
+                let sum = if S::SUB == 16 {
+                    isa.pair_dots(&chunk.minimums, &tile.pairs::<8>(b)[t])
+                } else {
+                    isa.pair_dots::<4>(some(&chunk.minimums, 0), &tile.pairs::<4>(b)[t])
+                };
+                p = lanes.fma(m, isa.floats(sum), p);
+            }
+            accumulator[r] = lanes.fma(p, lanes.splat(row_scales[t]), accumulator[r]);
+        }
+    }
+}
+
+/// Elements `t..t + N`, by reference: values loaded early would be broadcast from registers, on a port that the dot
+/// products need.
+#[inline(always)]
+fn some<T, const N: usize>(all: &[T], t: usize) -> &[T; N] {
+    match all[t..].first_chunk() {
+        Some(some) => some,
+        None => unreachable!("{N} of {} from {t} on", all.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unfazed_formats::BlockFormat;
+
+    use super::*;
+    use crate::Isa;
+    use crate::activations::{Grain, QuantisedRows};
+    use crate::matmul::integers::portable::{KINDS, Portable};
+    use crate::matmul::reference;
+    use crate::matmul::shape::for_shape;
+    use crate::panel::{PanelBuffer, PanelLayout};
+
+    const ROWS: usize = 40;
+
+    /// The product by the definition, or by the kernels with a kind of dot product.
+    fn product(w: &PackedMatrix<'_>, rows: &QuantisedRows, count: usize, kind: Option<usize>) -> Vec<u32> {
+        let layout = w.layout();
+        let (format, panels) = (layout.format(), 0..layout.panels());
+        let mut tile = Tile::new();
+        let indices: Vec<usize> = (0..count).collect();
+        tile.gather_for(KINDS[kind.unwrap_or(0)], Isa::Reference, format, rows, &indices);
+        let mut out = vec![0.0; count * ROWS];
+        let mut output = Output::new(layout, &panels, count, &mut out, ROWS);
+        let Some(spec) = &Spec::of(format) else { unreachable!("{format:?}") };
+        for_shape!(spec, S => {
+            let (output, tile, panels) = (&mut output, &tile, panels.clone());
+            let multiply = Multiply { spec, w, panels, tile, output, shape: PhantomData::<S> };
+            match kind {
+                None => reference::multiply(w, multiply.panels, tile, multiply.output),
+                Some(0) => Portable::<0, 2>.enter(multiply),
+                Some(1) => Portable::<1, 1>.enter(multiply),
+                _ => Portable::<2, 1>.enter(multiply),
+            }
+        }, unreachable!());
+        out.into_iter().map(|y: f32| if y.is_nan() { u32::MAX } else { y.to_bits() }).collect()
+    }
+
+    #[test]
+    fn every_kind_of_dot_product_gives_the_bits_of_the_definition() {
+        let mut state = 7u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        let columns = 512;
+        for format in BlockFormat::all() {
+            if Spec::of(format).is_none() {
+                continue;
+            }
+            for extreme in [None, Some(0x00), Some(0x7e), Some(0xff)] {
+                let layout = PanelLayout::new(format, ROWS, columns).expect("whole blocks");
+                let mut bytes = PanelBuffer::new(layout.bytes());
+                // Packing leaves no sign in UE4M3.
+                let mask = if format == BlockFormat::NVFP4 { 0x7f } else { 0xff };
+                bytes.iter_mut().for_each(|byte| *byte = extreme.unwrap_or_else(&mut random) & mask);
+                let w = PackedMatrix::new(layout, &bytes).expect("of the layout's size");
+                let mut rows = QuantisedRows::new();
+                rows.resize(Grain::of(format), 7, columns);
+                for row in 0..7 {
+                    let x: Vec<f32> = (0..columns)
+                        .map(|i| match row {
+                            0 => 1.0,
+                            1 => [1.0, -1.0][i % 2],
+                            2 => [1.0, 1.0, -1.0, -1.0][i % 4],
+                            _ => f32::from(random() as i8),
+                        })
+                        .collect();
+                    rows.quantise(Isa::Reference, row, &x);
+                }
+                let want = product(&w, &rows, 7, None);
+                for kind in 0..KINDS.len() {
+                    assert_eq!(product(&w, &rows, 7, Some(kind)), want, "{format:?} {:?}", KINDS[kind]);
+                }
+            }
+        }
+    }
+}

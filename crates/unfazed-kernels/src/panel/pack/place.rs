@@ -1,0 +1,124 @@
+//! The place of a row in a block of a panel.
+
+use crate::LANES;
+
+use super::super::layout::{Geometry, LINE, SCALES};
+
+/// 32 codes of a row, a byte each: dword `g` has columns `4g..4g + 4`, the first in its lowest byte.
+pub(super) type Codes = [u32; 8];
+
+/// The lowest bit, two and four of each byte.
+pub(super) const BIT: u32 = 0x0101_0101;
+pub(super) const PAIR: u32 = 0x0303_0303;
+pub(super) const NIBBLE: u32 = 0x0f0f_0f0f;
+
+/// Where a row's part of a block goes. The panel is zero before.
+pub(super) struct Place<'a> {
+    panel: &'a mut [u8],
+    lane: usize,
+    scales: usize,
+    block: usize,
+    codes: usize,
+    group: usize,
+}
+
+impl<'a> Place<'a> {
+    #[inline(always)]
+    pub(super) fn new(panel: &'a mut [u8], geometry: &Geometry, block: usize, lane: usize) -> Place<'a> {
+        let at = geometry.block_at(block);
+        Place {
+            panel,
+            lane: lane % LANES,
+            scales: geometry.scales_at(block),
+            block: at,
+            codes: at + geometry.header,
+            group: geometry.group,
+        }
+    }
+
+    /// A scale of `N` bytes, in the line of scales or first in the block.
+    #[inline(always)]
+    pub(super) fn scale<const N: usize>(&mut self, bytes: [u8; N]) {
+        self.panel[self.scales + N * self.lane..][..N].copy_from_slice(&bytes);
+    }
+
+    /// What follows the scale of a block that has its own.
+    #[inline(always)]
+    pub(super) fn minimum(&mut self, bytes: [u8; 2]) {
+        self.panel[self.block + SCALES + 2 * self.lane..][..2].copy_from_slice(&bytes);
+    }
+
+    /// Byte `j` of the header: the scale of a sub-block.
+    #[inline(always)]
+    pub(super) fn sub_scale(&mut self, j: usize, byte: u8) {
+        self.panel[self.block + j * LANES + self.lane] = byte;
+    }
+
+    /// Scales and minimums of the sub-blocks of K formats, of 4 or 6 bits.
+    #[inline(always)]
+    pub(super) fn k_scales<const SUBS: usize>(&mut self, scales: [u8; SUBS], minimums: [u8; SUBS]) {
+        let (low, high) = self.panel[self.block + 2 * SCALES..].split_at_mut(SUBS * LANES);
+        for j in 0..SUBS {
+            let scale = j * LANES + self.lane;
+            let minimum = j / 2 * 2 * LANES + 2 * self.lane + j % 2;
+            low[scale] |= scales[j] & 15;
+            low[minimum] |= minimums[j] << 4;
+            if SUBS == 8 {
+                high[scale % LINE] |= scales[j] >> 4 << (scale / LINE * 4);
+                high[minimum % LINE] |= minimums[j] >> 4 << (minimum / LINE * 4 + 2);
+            }
+        }
+    }
+
+    /// Column `k` of a format of bytes that are not grouped.
+    #[inline(always)]
+    pub(super) fn column(&mut self, k: usize, byte: u8) {
+        self.panel[self.codes + k * LANES + self.lane] = byte;
+    }
+
+    /// The codes of group `g`, of `BITS` bits.
+    #[inline(always)]
+    pub(super) fn codes<const BITS: usize>(&mut self, g: usize, codes: Codes) {
+        let vectors = &mut self.panel[self.codes + g * self.group..][..BITS * LINE];
+        let (vectors, _) = vectors.as_chunks_mut::<LINE>();
+        let mut put = |i: usize, dword: u32| {
+            vectors[i][4 * self.lane..][..4].copy_from_slice(&dword.to_le_bytes());
+        };
+        match BITS {
+            2 | 3 => (0..2).for_each(|v| put(v, pairs(&codes, v, 0))),
+            4..7 => (0..4).for_each(|i| put(i, codes[i] & NIBBLE | (codes[i + 4] & NIBBLE) << 4)),
+            _ => (0..8).for_each(|i| put(i, codes[i])),
+        }
+        match BITS {
+            3 => put(2, bits(&codes, 2)),
+            5 => put(4, bits(&codes, 4)),
+            6 => (0..2).for_each(|v| put(4 + v, pairs(&codes, v, 4))),
+            _ => {}
+        }
+    }
+}
+
+/// Vector `v` of the plane of the codes' bits `shift, shift + 1`.
+#[inline(always)]
+fn pairs(codes: &Codes, v: usize, shift: u32) -> u32 {
+    (0..4).fold(0, |pairs, s| pairs | (codes[4 * v + s] >> shift & PAIR) << (2 * s))
+}
+
+/// The plane of the codes' bit `shift`.
+#[inline(always)]
+fn bits(codes: &Codes, shift: u32) -> u32 {
+    (0..8).fold(0, |bits, g| bits | (codes[g] >> shift & BIT) << g)
+}
+
+/// The low 4 bits of `bits` as the lowest bits of four bytes.
+#[inline(always)]
+pub(super) fn spread(bits: u32) -> u32 {
+    (bits & 15).wrapping_mul(0x0020_4081) & BIT
+}
+
+/// The dword at `4 * i`.
+#[inline(always)]
+pub(super) fn dword(bytes: &[u8], i: usize) -> u32 {
+    let bytes = &bytes[4 * i..][..4];
+    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
