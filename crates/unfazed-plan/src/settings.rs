@@ -1,6 +1,7 @@
 //! What a user may ask for; `None` leaves the choice to the plan.
 
 use serde::{Deserialize, Serialize};
+use unfazed_formats::KvTypes;
 
 use crate::Tokens;
 
@@ -15,4 +16,6 @@ pub struct Settings {
     pub chunk: Option<Tokens>,
     /// Compute threads.
     pub threads: Option<usize>,
+    /// What keys and values are kept as.
+    pub cache: KvTypes,
 }
