@@ -57,7 +57,7 @@ fn start(
     isa: Option<&str>,
 ) -> Result<(Start, Vec<OwnedFd>), EngineError> {
     let weight_memory = plan.weight_bytes.0.saturating_add(WEIGHTS_OFFSET as u64);
-    let page_bytes = usize::try_from(needs::page(&checkpoint.config).0).unwrap_or(usize::MAX);
+    let page_bytes = usize::try_from(needs::page(&checkpoint.config, plan.cache).0).unwrap_or(usize::MAX);
     let kv = KvSegment { pages: plan.pages, page_bytes };
     let kv_memory = kv.bytes().ok_or_else(|| refusal("KV pages of that size overflow"))? as u64;
     let files = checkpoint.files.iter().map(|file| file.file().as_fd().try_clone_to_owned());
@@ -75,6 +75,8 @@ fn start(
         chunk: plan.chunk.0,
         threads: threads.clone(),
         isa: isa.map(str::to_owned),
+        cache_type_k: plan.cache.keys.to_string(),
+        cache_type_v: plan.cache.values.to_string(),
         weight_memory,
         kv_memory,
     };

@@ -62,13 +62,8 @@ pub(crate) struct ModelFlags {
     #[arg(long, value_name = "TOKENS", value_parser = parse_count)]
     pub(crate) prefill_chunk: Option<usize>,
 
-    /// What keys are kept as: smaller types hold longer contexts, at some loss (also -ctk)
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_type())]
-    pub(crate) cache_type_k: KvType,
-
-    /// What values are kept as (also -ctv)
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_type())]
-    pub(crate) cache_type_v: KvType,
+    #[command(flatten)]
+    pub(crate) cache: CacheFlags,
 
     /// Instruction set [default: the fastest one here; all give the same bits]
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Isa::ALL.map(Isa::name)))]
@@ -87,7 +82,7 @@ impl ModelFlags {
             chunk: self.prefill_chunk.map(Tokens),
             threads: self.threads.threads,
             batch_threads: self.threads.threads_batch,
-            cache: KvTypes { keys: self.cache_type_k, values: self.cache_type_v },
+            cache: self.cache.types(),
         }
     }
 }
@@ -129,6 +124,25 @@ impl LogFlags {
 }
 
 /// Takes a type of keys or values by name, and names all of them in help and errors.
+/// Flags of the KV cache.
+#[derive(Debug, Args)]
+pub(crate) struct CacheFlags {
+    /// What keys are kept as: smaller types hold longer contexts, at some loss (also -ctk)
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_type())]
+    pub(crate) cache_type_k: KvType,
+
+    /// What values are kept as (also -ctv)
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_type())]
+    pub(crate) cache_type_v: KvType,
+}
+
+impl CacheFlags {
+    /// What keys and values are kept as.
+    pub(crate) fn types(&self) -> KvTypes {
+        KvTypes { keys: self.cache_type_k, values: self.cache_type_v }
+    }
+}
+
 fn kv_type() -> impl TypedValueParser<Value = KvType> {
     PossibleValuesParser::new(KvType::ALL.map(KvType::name)).try_map(|name| name.parse::<KvType>())
 }

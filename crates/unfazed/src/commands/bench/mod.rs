@@ -27,6 +27,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use unfazed_formats::{BlockFormat, KvTypes};
 use unfazed_kernels::Isa;
 
 use self::numbers::{Numbers, Pair};
@@ -35,12 +36,9 @@ use self::session::{Session, Setup};
 use self::workload::Workload;
 use super::calibrate;
 use crate::failure::OutputClosed;
-use crate::flags::{LogFlags, Placement, ProcessorFlags};
+use crate::flags::{CacheFlags, LogFlags, Placement, ProcessorFlags};
 use crate::stderr::Stderr;
 use crate::{logging, model};
-
-/// Types that keys and values are kept in.
-const CACHE_TYPES: [&str; 1] = ["f16"];
 
 const ABOUT: &str = "\
 Measure how fast a model is computed, in the words of llama-bench
@@ -57,7 +55,7 @@ Examples:
   unfazed bench -m model.gguf -npl 1,4,16        several sequences at once
   unfazed bench -m model.gguf --limit            beside what this machine can do at most
   unfazed bench -o jsonl >> results.jsonl        for programs: md, json, jsonl, csv
-  unfazed bench --kernels                        matrix products alone, by format";
+  unfazed bench --kernels --formats Q4_0,Q4_K    matrix products alone, by format";
 
 #[derive(Debug, Args)]
 #[command(about = "Measure how fast a model is computed", long_about = ABOUT, after_help = EXAMPLES)]
@@ -104,6 +102,11 @@ pub(crate) struct BenchArgs {
           conflicts_with_all = ["model", "n_prompt", "n_gen", "n_prompt_gen", "n_depth", "n_parallel", "limit", "output"])]
     kernels: bool,
 
+    /// The formats of --kernels, such as Q4_0,Q4_K [default: all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "kernels", help_heading = "Tests",
+          value_parser = kernels::parse_format)]
+    formats: Vec<BlockFormat>,
+
     /// Most tokens that are handed over at once: bounds -ub [default: 2048]
     #[arg(short, long, value_name = "N", help_heading = "Engine")]
     batch_size: Vec<Numbers>,
@@ -112,15 +115,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", help_heading = "Engine")]
     ubatch_size: Vec<Numbers>,
 
-    /// Type of keys in the cache (also -ctk)
-    #[arg(long, value_name = "TYPE", default_value = "f16", help_heading = "Engine",
-          value_parser = PossibleValuesParser::new(CACHE_TYPES))]
-    cache_type_k: String,
-
-    /// Type of values in the cache (also -ctv)
-    #[arg(long, value_name = "TYPE", default_value = "f16", help_heading = "Engine",
-          value_parser = PossibleValuesParser::new(CACHE_TYPES))]
-    cache_type_v: String,
+    #[command(flatten)]
+    cache: CacheFlags,
 
     /// Instruction set [default: the fastest one here; --kernels: all that run here]
     #[arg(long, value_name = "NAME", help_heading = "Engine",
@@ -162,7 +158,11 @@ pub(crate) fn run(args: &BenchArgs, stderr: &Stderr) -> anyhow::Result<ExitCode>
         let threads = args.threads(&placement)?.into_iter().max().unwrap_or(1);
         let isas = Isa::ALL.into_iter().filter(|other| other.available());
         let isas: Vec<Isa> = isas.filter(|other| args.isa.is_none() || *other == isa).collect();
-        kernels::run(&isas, &placement.threads(threads, threads), calibrate::read_bytes(), stderr)?;
+        let formats = match &args.formats[..] {
+            [] => BlockFormat::all().collect(),
+            named => named.to_vec(),
+        };
+        kernels::run(&isas, &formats, &placement.threads(threads, threads), calibrate::read_bytes(), stderr)?;
         return Ok(ExitCode::SUCCESS);
     }
     let tests = args.tests()?;
@@ -258,7 +258,7 @@ impl BenchArgs {
             n_batch: !self.batch_size.is_empty(),
             n_ubatch: !self.ubatch_size.is_empty(),
             threads_batch: setups.iter().any(|setup| setup.threads != setup.threads_batch),
-            cache_types: [&self.cache_type_k, &self.cache_type_v].into_iter().any(|name| name != "f16"),
+            cache_types: self.cache.types() != KvTypes::default(),
             limit: self.limit,
         }
     }

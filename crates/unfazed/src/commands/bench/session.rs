@@ -17,7 +17,7 @@ use super::measure::Measured;
 use super::print::Printer;
 use super::record::Record;
 use super::workload::Workload;
-use super::{BenchArgs, Test};
+use super::{BenchArgs, Test, kernels};
 use crate::commands::calibrate;
 use crate::failure::OutputClosed;
 use crate::flags::{Placement, ProcessorFlags};
@@ -132,6 +132,7 @@ impl Session<'_> {
             chunk: Some(Tokens(chunk)),
             threads: Some(setup.threads),
             batch_threads: Some(setup.threads_batch),
+            cache: self.args.cache.types(),
         };
         let memory = unfazed_host::memory().context("cannot find out how much memory is free")?;
         let machine = launch::machine(memory.available, self.placement);
@@ -237,8 +238,8 @@ impl Session<'_> {
             n_threads_batch: 0,
             cpu_mask: ProcessorFlags::mask(self.placement),
             cpu_strict: threads.pin,
-            type_k: cache_type(&self.args.cache_type_k),
-            type_v: cache_type(&self.args.cache_type_v),
+            type_k: self.args.cache.types().keys.name(),
+            type_v: self.args.cache.types().values.name(),
             n_prompt: 0,
             n_gen: 0,
             n_depth: 0,
@@ -271,14 +272,9 @@ fn model_type(checkpoint: &Checkpoint) -> String {
         tensors.map(|tensor| tensor.extent.len).fold(0, u64::saturating_add)
     };
     let name: String = checkpoint.name.chars().filter(|c| !c.is_control()).collect();
-    let format = BlockFormat::ALL.into_iter().max_by_key(bytes_of).map(|format| format!("{format:?}"));
+    let format = BlockFormat::all().max_by_key(bytes_of).map(kernels::format_name);
     match format {
         Some(format) if !name.to_lowercase().contains(&format.to_lowercase()) => format!("{name} {format}"),
         _ => name,
     }
-}
-
-/// The name as a constant of the program.
-fn cache_type(name: &str) -> &'static str {
-    super::CACHE_TYPES.into_iter().find(|known| *known == name).unwrap_or("f16")
 }
