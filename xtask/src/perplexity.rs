@@ -127,7 +127,8 @@ impl Arguments {
             .stdin(Stdio::null())
             .output()
             .with_context(|| format!("cannot start {}", peer.display()))?;
-        let printed = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let printed =
+            [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let estimate = printed.iter().find_map(|text| {
             let (_, rest) = text.split_once("Final estimate: PPL = ")?;
             rest.split_whitespace().next()?.parse().ok()

@@ -21,10 +21,13 @@ pub fn dot(isa: Isa, steps: usize) -> u64 {
         Isa::Avx512 => unsafe { x86::avx512(steps) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
+        Isa::AvxVnni => unsafe { x86::avx_vnni(steps) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { x86::avx2(steps) },
         Isa::Reference => portable(steps),
         #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2 | Isa::Avx512 => unreachable!("it is not available, as was checked above"),
+        Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => unreachable!("it is not available, as was checked above"),
     };
     (macs * steps) as u64
 }
@@ -59,6 +62,20 @@ mod x86 {
         }
         black_box(sums);
         CHAINS * 64
+    }
+
+    #[target_feature(enable = "avx2,avxvnni")]
+    pub(super) fn avx_vnni(steps: usize) -> usize {
+        // No more registers than there are beside the operands.
+        let mut sums = [_mm256_setzero_si256(); CHAINS - 4];
+        let (a, b) = (black_box(_mm256_set1_epi8(3)), black_box(_mm256_set1_epi8(5)));
+        for _ in 0..steps {
+            for sum in &mut sums {
+                *sum = _mm256_dpbusd_avx_epi32(*sum, a, b);
+            }
+        }
+        black_box(sums);
+        (CHAINS - 4) * 32
     }
 
     #[target_feature(enable = "avx2")]

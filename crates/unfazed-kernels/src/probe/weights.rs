@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn products_of_every_format_are_finite_and_the_same_in_parts_and_from_every_copy() {
-        for format in BlockFormat::ALL {
+        for format in BlockFormat::all() {
             let Some(weights) = Weights::new(format, 48, 512, 1 << 18) else { panic!("{format:?}") };
             assert!(weights.count() > 1 && weights.packed_per_second() > 0.0);
             let tile = tile(Isa::best(), format, 3, 512);

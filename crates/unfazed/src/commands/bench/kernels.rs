@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use anyhow::Context;
 use unfazed_device::cpu::{Meter, Rates};
 use unfazed_formats::BlockFormat;
+use unfazed_formats::block::affine::Affine;
 use unfazed_kernels::Isa;
 use unfazed_kernels::probe::{self, Weights};
 use unfazed_wire::Threads;
@@ -23,23 +24,48 @@ const WEIGHT_BYTES: usize = 256 << 20;
 /// The scalar definition is slow, and never waits for memory.
 const REFERENCE_BYTES: usize = 4 << 20;
 
-/// Prints the table of these instruction sets.
-pub(super) fn run(isas: &[Isa], threads: &Threads, read_bytes: usize, stderr: &Stderr) -> anyhow::Result<()> {
+/// A format as it is called here: `Q4_K`, or `affine4g64_f16` for 4 bits and groups of 64.
+pub(super) fn format_name(format: BlockFormat) -> String {
+    match format {
+        BlockFormat::Affine(Affine { bits, group, scale }) => {
+            format!("affine{}g{}_{scale:?}", bits.count(), group.weights()).to_lowercase()
+        }
+        named => format!("{named:?}"),
+    }
+}
+
+/// A format by its name, whatever its case.
+pub(super) fn parse_format(name: &str) -> Result<BlockFormat, String> {
+    let named = |format: &BlockFormat| format_name(*format).eq_ignore_ascii_case(name);
+    BlockFormat::all().find(named).ok_or_else(|| {
+        let names: Vec<String> = BlockFormat::all().map(format_name).collect();
+        format!("no such format; there are {}", names.join(", "))
+    })
+}
+
+/// Prints the table of these instruction sets and formats.
+pub(super) fn run(
+    isas: &[Isa],
+    formats: &[BlockFormat],
+    threads: &Threads,
+    read_bytes: usize,
+    stderr: &Stderr,
+) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     let count = threads.most();
     writeln!(
         out,
         "Matrices of {ROWS} x {COLUMNS}, {count} threads. Shares: of the dot products, and of the reads, that the \
          machine can do; packing is one thread's.\n\n\
-         | isa       | format  | rows |   GMAC/s | of peak |     GB/s | of read | packing GB/s |\n\
-         | --------- | ------- | ---: | -------: | ------: | -------: | ------: | -----------: |"
+         | isa       | format          | rows |   GMAC/s | of peak |     GB/s | of read | packing GB/s |\n\
+         | --------- | --------------- | ---: | -------: | ------: | -------: | ------: | -----------: |"
     )
     .context(OutputClosed)?;
     for &isa in isas {
         let meter = Meter::new(isa, threads, read_bytes).context("cannot start threads to measure with")?;
         let mut table = Table { isa, meter, machine: Rates { read: 0.0, macs: 0.0 } };
-        for format in BlockFormat::ALL {
-            stderr.status(&format!("{} {format:?}", isa.name()));
+        for &format in formats {
+            stderr.status(&format!("{} {}", isa.name(), format_name(format)));
             let rows = table.rows(format);
             stderr.status("");
             stderr.flush();
@@ -69,9 +95,9 @@ impl Table {
             let macs = matrices * weights.macs() as f64 * rows as f64;
             let read = matrices * weights.layout().bytes() as f64;
             lines += &format!(
-                "| {:9} | {:7} | {rows:4} | {:8.1} | {:5.0} % | {:8.2} | {:5.0} % | {:12.2} |\n",
+                "| {:9} | {:15} | {rows:4} | {:8.1} | {:5.0} % | {:8.2} | {:5.0} % | {:12.2} |\n",
                 self.isa.name(),
-                format!("{format:?}"),
+                format_name(format),
                 macs / 1e9,
                 100.0 * macs / self.machine.macs,
                 read / 1e9,
@@ -80,5 +106,19 @@ impl Table {
             );
         }
         lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_format_has_a_name_of_its_own() {
+        for format in BlockFormat::all() {
+            assert_eq!(parse_format(&format_name(format)), Ok(format));
+        }
+        assert_eq!(parse_format("q4_k"), Ok(BlockFormat::Q4_K));
+        assert!(parse_format("Q9").unwrap_err().contains("affine4g64_f16"));
     }
 }

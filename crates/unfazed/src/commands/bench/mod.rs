@@ -27,6 +27,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use unfazed_formats::BlockFormat;
 use unfazed_kernels::Isa;
 
 use self::numbers::{Numbers, Pair};
@@ -57,7 +58,7 @@ Examples:
   unfazed bench -m model.gguf -npl 1,4,16        several sequences at once
   unfazed bench -m model.gguf --limit            beside what this machine can do at most
   unfazed bench -o jsonl >> results.jsonl        for programs: md, json, jsonl, csv
-  unfazed bench --kernels                        matrix products alone, by format";
+  unfazed bench --kernels --formats Q4_0,Q4_K    matrix products alone, by format";
 
 #[derive(Debug, Args)]
 #[command(about = "Measure how fast a model is computed", long_about = ABOUT, after_help = EXAMPLES)]
@@ -103,6 +104,11 @@ pub(crate) struct BenchArgs {
     #[arg(long, help_heading = "Tests",
           conflicts_with_all = ["model", "n_prompt", "n_gen", "n_prompt_gen", "n_depth", "n_parallel", "limit", "output"])]
     kernels: bool,
+
+    /// The formats of --kernels, such as Q4_0,Q4_K [default: all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "kernels", help_heading = "Tests",
+          value_parser = kernels::parse_format)]
+    formats: Vec<BlockFormat>,
 
     /// Most tokens that are handed over at once: bounds -ub [default: 2048]
     #[arg(short, long, value_name = "N", help_heading = "Engine")]
@@ -162,7 +168,11 @@ pub(crate) fn run(args: &BenchArgs, stderr: &Stderr) -> anyhow::Result<ExitCode>
         let threads = args.threads(&placement)?.into_iter().max().unwrap_or(1);
         let isas = Isa::ALL.into_iter().filter(|other| other.available());
         let isas: Vec<Isa> = isas.filter(|other| args.isa.is_none() || *other == isa).collect();
-        kernels::run(&isas, &placement.threads(threads, threads), calibrate::read_bytes(), stderr)?;
+        let formats = match &args.formats[..] {
+            [] => BlockFormat::all().collect(),
+            named => named.to_vec(),
+        };
+        kernels::run(&isas, &formats, &placement.threads(threads, threads), calibrate::read_bytes(), stderr)?;
         return Ok(ExitCode::SUCCESS);
     }
     let tests = args.tests()?;

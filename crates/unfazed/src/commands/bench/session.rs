@@ -17,7 +17,7 @@ use super::measure::Measured;
 use super::print::Printer;
 use super::record::Record;
 use super::workload::Workload;
-use super::{BenchArgs, Test};
+use super::{BenchArgs, Test, kernels};
 use crate::commands::calibrate;
 use crate::failure::OutputClosed;
 use crate::flags::{Placement, ProcessorFlags};
@@ -271,7 +271,7 @@ fn model_type(checkpoint: &Checkpoint) -> String {
         tensors.map(|tensor| tensor.extent.len).fold(0, u64::saturating_add)
     };
     let name: String = checkpoint.name.chars().filter(|c| !c.is_control()).collect();
-    let format = BlockFormat::ALL.into_iter().max_by_key(bytes_of).map(|format| format!("{format:?}"));
+    let format = BlockFormat::all().max_by_key(bytes_of).map(kernels::format_name);
     match format {
         Some(format) if !name.to_lowercase().contains(&format.to_lowercase()) => format!("{name} {format}"),
         _ => name,
