@@ -25,9 +25,12 @@ pub fn dot(isa: Isa, steps: usize) -> u64 {
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { x86::avx2(steps) },
+        // Both kinds of dot products run at the same rate.
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::I8mm => unsafe { arm::dotprod(steps) },
         Isa::Reference => portable(steps),
-        #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => unreachable!("it is not available, as was checked above"),
+        _ => unreachable!("it is not available, as was checked above"),
     };
     (macs * steps) as u64
 }
@@ -93,6 +96,32 @@ mod x86 {
         }
         black_box(sums);
         CHAINS / 2 * 32
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use std::arch::aarch64::*;
+    use std::hint::black_box;
+
+    /// As many chains as hide the latency of an addition.
+    const CHAINS: usize = 16;
+
+    #[target_feature(enable = "neon,dotprod")]
+    pub(super) fn dotprod(steps: usize) -> usize {
+        let mut sums = [vdupq_n_s32(0); CHAINS];
+        let (a, b) = (black_box(vdupq_n_s8(3)), black_box(vdupq_n_s8(5)));
+        for _ in 0..steps {
+            for sum in &mut sums {
+                // SAFETY: an operation on registers. (Its intrinsic is not stable.)
+                unsafe {
+                    std::arch::asm!("sdot {0:v}.4s, {1:v}.16b, {2:v}.16b", inout(vreg) *sum, in(vreg) a, in(vreg) b,
+                        options(pure, nomem, nostack, preserves_flags));
+                }
+            }
+        }
+        black_box(sums);
+        CHAINS * 16
     }
 }
 
