@@ -79,6 +79,8 @@ fn from_front() -> Vec<ToEngine> {
         parallel: 4,
         pages: 300,
         page_tokens: 32,
+        cache_type_k: "q8_0".to_owned(),
+        cache_type_v: "f16".to_owned(),
         chunk: 256,
         threads: 2.into(),
         isa: Some("avx2".to_owned()),

@@ -1,7 +1,7 @@
 //! The plan: one value that holds every decision about memory.
 
 use serde::{Deserialize, Serialize};
-use unfazed_formats::ModelConfig;
+use unfazed_formats::{KvType, KvTypes, ModelConfig};
 
 use crate::{Bytes, PAGE_TOKENS, Settings, Tokens, needs};
 
@@ -48,6 +48,8 @@ pub struct Plan {
     pub threads: usize,
     /// Compute threads of a step of more rows.
     pub batch_threads: usize,
+    /// What keys and values are kept as.
+    pub cache: KvTypes,
     /// Packed weights.
     pub weight_bytes: Bytes,
     /// All KV pages.
@@ -72,6 +74,16 @@ pub enum Refusal {
         /// Why not, with the number that would pass.
         reason: String,
     },
+    /// Keys or values cannot be kept so.
+    #[error("--{setting} {kind}: heads of {head_dim} are not whole blocks of 32: f32, f16 and bf16 pass")]
+    Cache {
+        /// Its name on the command line.
+        setting: &'static str,
+        /// What was asked for.
+        kind: KvType,
+        /// Width of the model's heads.
+        head_dim: usize,
+    },
     /// The model does not fit.
     #[error(
         "the model needs {need} of memory ({parts}) and {have} are free: free some, or take a smaller model"
@@ -94,10 +106,11 @@ pub fn plan(
     settings: &Settings,
 ) -> Result<Plan, Refusal> {
     let mut notes = Vec::new();
+    let cache = check_cache(model, settings.cache)?;
     let asked = check(model, machine, settings, &mut notes)?;
     let weight_bytes = weights;
     let scratch_bytes = needs::scratch(model, asked.chunk, asked.parallel);
-    let page = needs::page(model);
+    let page = needs::page(model, cache);
     let fixed = [weight_bytes, scratch_bytes, RESERVE].into_iter().fold(Bytes(0), saturating_sum);
     let free = machine.available.saturating_sub(fixed);
     let smallest = page * MIN_CONTEXT.0.div_ceil(PAGE_TOKENS) as u64;
@@ -138,11 +151,23 @@ pub fn plan(
         pages,
         threads: asked.threads,
         batch_threads: asked.batch_threads,
+        cache,
         weight_bytes,
         kv_bytes: page * pages as u64,
         scratch_bytes,
         notes,
     })
+}
+
+/// Types that the model's heads are whole blocks of.
+fn check_cache(model: &ModelConfig, cache: KvTypes) -> Result<KvTypes, Refusal> {
+    let head_dim = model.head_dim;
+    for (setting, kind) in [("cache-type-k", cache.keys), ("cache-type-v", cache.values)] {
+        if !kind.divides(head_dim) {
+            return Err(Refusal::Cache { setting, kind, head_dim });
+        }
+    }
+    Ok(cache)
 }
 
 struct Asked {

@@ -1,6 +1,7 @@
 //! What a user may ask for; `None` leaves the choice to the plan.
 
 use serde::{Deserialize, Serialize};
+use unfazed_formats::KvTypes;
 
 use crate::Tokens;
 
@@ -17,4 +18,6 @@ pub struct Settings {
     pub threads: Option<usize>,
     /// Compute threads of a step of more rows.
     pub batch_threads: Option<usize>,
+    /// What keys and values are kept as.
+    pub cache: KvTypes,
 }

@@ -198,6 +198,10 @@ pub struct EffectiveSettings {
     pub kv_pages: usize,
     /// Positions in a KV page.
     pub page_tokens: usize,
+    /// What keys are kept as.
+    pub cache_type_k: &'static str,
+    /// What values are kept as.
+    pub cache_type_v: &'static str,
     /// Sequences that may wait.
     pub max_queue: usize,
     /// Whether clients need a key.

@@ -228,7 +228,7 @@ fn memory_sizes(checkpoint: &Checkpoint, plan: &Plan) -> Sizes {
         weights: plan.weight_bytes.0.saturating_add(WEIGHTS_OFFSET as u64),
         scratch: plan.scratch_bytes.0,
         pages: plan.pages,
-        page_bytes: usize::try_from(needs::page(&checkpoint.config).0).unwrap_or(usize::MAX),
+        page_bytes: usize::try_from(needs::page(&checkpoint.config, plan.cache).0).unwrap_or(usize::MAX),
         least_pages: plan.context.0.div_ceil(PAGE_TOKENS),
     }
 }
@@ -245,6 +245,8 @@ fn start_message(options: &ServeOptions, checkpoint: &Checkpoint, plan: &Plan) -
         parallel: plan.parallel,
         pages: plan.pages,
         page_tokens: PAGE_TOKENS,
+        cache_type_k: plan.cache.keys.to_string(),
+        cache_type_v: plan.cache.values.to_string(),
         chunk: plan.chunk.0,
         threads: Threads {
             decode: plan.threads,
@@ -300,6 +302,8 @@ fn ready_event(
                 isa: info.isa.clone(),
                 kv_pages: plan.pages,
                 page_tokens: PAGE_TOKENS,
+                cache_type_k: plan.cache.keys.name(),
+                cache_type_v: plan.cache.values.name(),
                 max_queue,
                 api_key,
             },

@@ -35,6 +35,10 @@ pub struct Start {
     pub pages: usize,
     /// Positions in a KV page.
     pub page_tokens: usize,
+    /// What keys are kept as, by name.
+    pub cache_type_k: String,
+    /// What values are kept as, by name.
+    pub cache_type_v: String,
     /// Most rows in one step.
     pub chunk: usize,
     /// Compute threads.

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use half::f16;
 use unfazed_formats::ModelConfig;
 use unfazed_formats::config::{ExpertConfig, RopeConfig};
 use unfazed_kernels::Isa;
@@ -23,7 +22,7 @@ use super::disjoint::Disjoint;
 use super::feed_forward::Inner;
 use super::mixture::{FEW_ROWS, Outer};
 use super::operand::Operand;
-use super::pages::{Blocks, Memory, Pages};
+use super::pages::{Blocks, Pages};
 use super::placement;
 use super::pool::Pool;
 use super::routing::Routing;
@@ -50,7 +49,7 @@ pub struct CpuConfig<'a> {
     pub loader: Loader,
     /// Memory for the KV pages, as an earlier device left it; `None` takes memory of the device's own. Not used with
     /// float activations.
-    pub kv_memory: Option<Buffer<f16>>,
+    pub kv_memory: Option<Buffer<u8>>,
     /// Goes up with each layer that is computed and each page that is checked: in a long step it tells a stuck device
     /// from a slow one.
     pub pulse: Arc<AtomicU64>,
@@ -304,16 +303,9 @@ impl Device for CpuDevice {
         let (query, key, value) = (&self.arena.query[..], &self.arena.key[..], &self.arena.value[..]);
         let (step, group) = (&self.step, self.limits.group);
         let context = Disjoint::new(&mut self.arena.context[..]);
-        match memory {
-            Memory::Half(memory) => {
-                let blocks = Blocks { layout, layer, memory: Disjoint::new(&mut memory[..]) };
-                Attention { step, blocks, group, query, key, value, context }.run(&mut self.compute);
-            }
-            Memory::Float(memory) => {
-                let blocks = Blocks { layout, layer, memory: Disjoint::new(&mut memory[..]) };
-                Attention { step, blocks, group, query, key, value, context }.run(&mut self.compute);
-            }
-        }
+        let blocks = Blocks { layout, layer, memory: Disjoint::new(&mut memory[..]) };
+        let attention = Attention { step, blocks, group, query, key, value, context };
+        attention.run(&mut self.compute, &mut self.arena.partials);
     }
 
     fn project_context(&mut self, w: &PackedStack) {

@@ -10,8 +10,9 @@ mod threads;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use unfazed_formats::{KvType, KvTypes};
 use unfazed_kernels::Isa;
 use unfazed_plan::{Settings, Tokens};
 
@@ -61,6 +62,14 @@ pub(crate) struct ModelFlags {
     #[arg(long, value_name = "TOKENS", value_parser = parse_count)]
     pub(crate) prefill_chunk: Option<usize>,
 
+    /// What keys are kept as: smaller types hold longer contexts, at some loss (also -ctk)
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_type())]
+    pub(crate) cache_type_k: KvType,
+
+    /// What values are kept as (also -ctv)
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_type())]
+    pub(crate) cache_type_v: KvType,
+
     /// Instruction set [default: the fastest one here; all give the same bits]
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Isa::ALL.map(Isa::name)))]
     pub(crate) isa: Option<String>,
@@ -78,6 +87,7 @@ impl ModelFlags {
             chunk: self.prefill_chunk.map(Tokens),
             threads: self.threads.threads,
             batch_threads: self.threads.threads_batch,
+            cache: KvTypes { keys: self.cache_type_k, values: self.cache_type_v },
         }
     }
 }
@@ -118,6 +128,11 @@ impl LogFlags {
     }
 }
 
+/// Takes a type of keys or values by name, and names all of them in help and errors.
+fn kv_type() -> impl TypedValueParser<Value = KvType> {
+    PossibleValuesParser::new(KvType::ALL.map(KvType::name)).try_map(|name| name.parse::<KvType>())
+}
+
 /// A number of tokens: `8192`, or `8k` for 8 times 1024.
 fn parse_count(text: &str) -> Result<usize, String> {
     let (digits, times) = match text.strip_suffix(['k', 'K']) {
@@ -149,6 +164,10 @@ mod tests {
             args.map(|a| a.into_string().unwrap()).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(expanded("unfazed serve -np 4"), "unfazed serve --parallel 4");
+        assert_eq!(
+            expanded("unfazed serve -ctk q8_0 -ctv q4_0"),
+            "unfazed serve --cache-type-k q8_0 --cache-type-v q4_0"
+        );
         assert_eq!(expanded("unfazed run -- -np"), "unfazed run -- -np");
     }
 }
