@@ -125,7 +125,7 @@ impl Bench {
         pages.fill(0x11);
         let device = CpuDevice::new(CpuConfig {
             isa: Isa::best(),
-            threads,
+            threads: threads.into(),
             model: &config,
             kv,
             max_rows: CHUNK,
