@@ -13,10 +13,13 @@ use unfazed_wire::Threads;
 
 use super::pool::Pool;
 
-/// How long a rate is measured.
+/// How long a rate is measured, at least.
 const TIME: Duration = Duration::from_millis(250);
 /// Passes of which there are at least so many.
 const PASSES: usize = 3;
+/// A pass reads or multiplies one of so many parts of what there is, one after the other: short enough that some pass is
+/// not disturbed by other programs, and all of it together more than caches hold.
+const PARTS: usize = 8;
 /// Chunks of a pass, for each thread: the last ones to end are then a small part.
 const CHUNKS: usize = 16;
 /// Steps of dot products in a chunk: a fraction of a millisecond.
@@ -59,17 +62,20 @@ impl Meter {
         self.pool.take_part(threads);
     }
 
-    /// What the machine can do now: the best of several passes, a third of a second each.
+    /// What the machine can do now: the best of several passes, half a second in all.
     pub fn rates(&mut self) -> Rates {
         let chunks = CHUNKS * self.pool.threads();
         let Meter { isa, pool, memory } = self;
-        let part = (memory.len() / chunks).max(1);
+        let chunk_bytes = (memory.len() / (PARTS * chunks)).max(1);
+        let mut pass = 0;
         let read = best_rate(|| {
+            let first = pass % PARTS * chunks;
+            pass += 1;
             pool.run(chunks, &|_, chunk| {
-                let bytes = memory.chunks(part).nth(chunk).unwrap_or_default();
+                let bytes = memory.chunks(chunk_bytes).nth(first + chunk).unwrap_or_default();
                 black_box(probe::read(bytes));
             });
-            (chunks * part) as f64
+            (chunks * chunk_bytes) as f64
         });
         let steps = if *isa == Isa::Reference { SCALAR_DOT_STEPS } else { DOT_STEPS };
         let macs = best_rate(|| {
@@ -89,8 +95,8 @@ impl Meter {
             (0..threads).map(|_| Mutex::new(vec![0.0; tile.rows() * rows])).collect();
         let mut next = 0;
         best_rate(|| {
-            // Every matrix once, or as many as keep all threads busy.
-            let matrices = weights.count().max(threads);
+            // At least as many as keep all threads busy.
+            let matrices = (weights.count() / PARTS).next_multiple_of(threads).max(threads);
             self.pool.run(matrices, &|thread, chunk| {
                 if let Some(out) = outs.get(thread) {
                     let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
