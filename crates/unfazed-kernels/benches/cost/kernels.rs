@@ -1,11 +1,10 @@
 //! The kernels, each at work of a fixed size.
 
-use half::f16;
-use unfazed_formats::BlockFormat;
 use unfazed_formats::block::affine::{Group, Half};
 use unfazed_formats::config::RopePairing;
+use unfazed_formats::{BlockFormat, KvType, KvTypes};
 use unfazed_kernels::activations::{Grain, QuantisedRows, Tile};
-use unfazed_kernels::attention::{AttentionScratch, KvLayout, Queries, attend, digest, store};
+use unfazed_kernels::attention::{AttentionScratch, HeadRows, KvLayout, Queries, attend, digest, store};
 use unfazed_kernels::matmul::matmul;
 use unfazed_kernels::panel::{PackedMatrix, PanelBuffer, PanelLayout, pack_panel, unpack_row};
 use unfazed_kernels::vector::{add_scaled, rms_norm, rotate, silu_mul, softmax};
@@ -31,7 +30,9 @@ pub(crate) fn each(take: Take<'_>) {
     }
     for isa in sets {
         rounding(take, isa);
-        attention(take, isa);
+        for kind in [KvType::F16, KvType::Q8_0] {
+            attention(take, isa, kind);
+        }
         vectors(take, isa);
     }
 }
@@ -135,21 +136,25 @@ fn rounding(take: Take<'_>, isa: Isa) {
     }
 }
 
-fn attention(take: Take<'_>, isa: Isa) {
+fn attention(take: Take<'_>, isa: Isa, kind: KvType) {
     const POSITIONS: usize = 512;
-    let set = isa.name();
-    let Some(layout) = KvLayout::new(1, 1, HEAD_DIM, PAGE) else { unreachable!("whole panels") };
-    let mut pages = vec![f16::ZERO; POSITIONS / PAGE * layout.page_len()];
-    let (key, value) = (floats(HEAD_DIM), floats(HEAD_DIM));
-    for (position, page) in (0..POSITIONS).map(|position| (position, position / PAGE * layout.page_len())) {
-        let block = &mut pages[page..][layout.block(0, 0)];
-        store(isa, &layout, block, position % PAGE, &key, &value);
+    let of = format!("{kind:?} {}", isa.name());
+    let Some(layout) = KvLayout::new(1, 1, HEAD_DIM, PAGE, KvTypes::both(kind)) else {
+        unreachable!("whole panels")
+    };
+    let mut pages = PanelBuffer::new(POSITIONS / PAGE * layout.page_bytes());
+    let rows = floats(PAGE * HEAD_DIM);
+    let rows = HeadRows { numbers: &rows, stride: HEAD_DIM };
+    for page in pages.chunks_exact_mut(layout.page_bytes()) {
+        store(isa, &layout, &mut page[layout.block(0, 0)], 0..PAGE, rows, rows);
     }
-    take(&format!("attention store {set}"), &mut || {
-        store(isa, &layout, &mut pages[layout.block(0, 0)], 5, &key, &value);
-    });
+    for (name, slots) in [("1", 5..6), ("a page", 0..PAGE)] {
+        take(&format!("attention store of {name} {of}"), &mut || {
+            store(isa, &layout, &mut pages[layout.block(0, 0)], slots.clone(), rows, rows);
+        });
+    }
     let mut digests = [0; PAGE];
-    take(&format!("attention digest {set}"), &mut || {
+    take(&format!("attention digest {of}"), &mut || {
         digest(isa, &layout, &pages[layout.block(0, 0)], 0..PAGE, &mut digests);
     });
     // The heads of a group at one position, and a chunk of a prompt.
@@ -161,10 +166,10 @@ fn attention(take: Take<'_>, isa: Isa) {
         let vectors = floats(positions.len() * HEAD_DIM);
         let mut out = vec![0.0; vectors.len()];
         let mut scratch = AttentionScratch::new(positions.len(), HEAD_DIM);
-        take(&format!("attention {name} {set}"), &mut || {
+        take(&format!("attention {name} {of}"), &mut || {
             let queries = Queries { positions: &positions, vectors: &vectors, out: &mut out };
-            let block = |page: usize| &pages[page * layout.page_len()..][layout.block(0, 0)];
-            attend(isa, &layout, block, queries, &mut scratch);
+            let block = |page: usize| &pages[page * layout.page_bytes()..][layout.block(0, 0)];
+            attend(isa, &layout, &block, queries, &mut scratch);
         });
     }
 }
