@@ -1,14 +1,11 @@
 //! What a model needs, in bytes.
 
-use unfazed_formats::{BlockFormat, ModelConfig, TensorInfo};
+use unfazed_formats::{BlockFormat, KvTypes, ModelConfig, TensorInfo};
 
 use crate::{Bytes, PAGE_TOKENS, Tokens};
 
 /// Rows of a step whose logits may be wanted at once (prompt log probabilities come in such pieces).
 pub const LOGIT_ROWS: usize = 64;
-
-/// A value of a head takes a whole number of these in a page.
-const VALUE_LANES: usize = 16;
 
 /// Rows of a panel in which weights are packed.
 const PANEL_ROWS: u64 = 16;
@@ -47,11 +44,11 @@ fn packed_block(format: BlockFormat) -> u64 {
     }
 }
 
-/// One KV page: keys and values of [`PAGE_TOKENS`] positions in all layers, f16. Values are filled up to a multiple of
-/// 16 elements (a test of the device holds its pages to this).
-pub fn page(model: &ModelConfig) -> Bytes {
-    let values = model.head_dim.div_ceil(VALUE_LANES).saturating_mul(VALUE_LANES);
-    product([2, model.layers, model.kv_heads, model.head_dim.saturating_add(values), PAGE_TOKENS])
+/// One KV page: keys and values of [`PAGE_TOKENS`] positions in all layers (a test of the device holds its pages to this).
+/// For types that the model's heads are not whole blocks of it is beyond all memory.
+pub fn page(model: &ModelConfig, types: KvTypes) -> Bytes {
+    let position = types.position_bytes(model.head_dim).and_then(|[key, value]| key.checked_add(value));
+    product([position.unwrap_or(usize::MAX), model.layers, model.kv_heads, PAGE_TOKENS])
 }
 
 /// Activations and logits of the largest step. An upper bound on what the CPU device lays out (a test of the device

@@ -67,6 +67,16 @@ fn fetch<const FIRST: bool>(panel: &[u8], at: usize) {
             _mm_prefetch::<_MM_HINT_T1>(place.cast());
         }
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        use std::arch::asm;
+        if FIRST {
+            asm!("prfm pldl1keep, [{}]", in(reg) place, options(readonly, nostack, preserves_flags));
+        } else {
+            asm!("prfm pldl2keep, [{}]", in(reg) place, options(readonly, nostack, preserves_flags));
+        }
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = place;
 }
