@@ -11,7 +11,9 @@ use unfazed_formats::BlockFormat;
 
 use crate::activations::{TILE_ROWS, Tile};
 use crate::lanes::{Kernel, Lanes, dispatch};
-use crate::panel::{CHUNK, PackedMatrix, unpack_columns};
+use crate::panel::{
+    CHUNK, E4M3_FACTOR, Geometry, PackedMatrix, e4m3_as_f16, small_float_scales, unpack_columns,
+};
 use crate::{Isa, LANES};
 
 use super::output::Output;
@@ -48,14 +50,7 @@ impl Kernel for Panel<'_, '_> {
         let mut weights = [[0.0f32; LANES]; CHUNK];
         for first in (0..columns).step_by(CHUNK) {
             let weights = &mut weights[..CHUNK.min(columns - first)];
-            if self.format == BlockFormat::F16 {
-                // The same values as `unpack_columns` gives, by an instruction where there is one.
-                for (weights, bytes) in weights.iter_mut().zip(self.bytes.as_chunks().0[first..].iter()) {
-                    lanes.store(lanes.load_half(&halves(bytes)), weights);
-                }
-            } else {
-                unpack_columns(self.format, self.bytes, first, weights);
-            }
+            unpack(lanes, self.format, self.bytes, first, weights);
             let x = |t: usize| &self.tile.floats(t)[first..][..weights.len()];
             let (eights, rest) = accumulators[..rows].as_chunks_mut::<8>();
             let (pairs, ones) = rest.as_chunks_mut::<2>();
@@ -75,6 +70,32 @@ impl Kernel for Panel<'_, '_> {
         for (t, accumulator) in accumulators[..rows].iter().enumerate() {
             self.output.store(t, self.panel, accumulator);
         }
+    }
+}
+
+/// The same values as `unpack_columns` gives, of f16 and 8 bits by an instruction where there is one.
+#[inline(always)]
+fn unpack<L: Lanes>(lanes: L, format: BlockFormat, panel: &[u8], first: usize, weights: &mut [[f32; LANES]]) {
+    match format {
+        BlockFormat::F16 => {
+            for (weights, bytes) in weights.iter_mut().zip(panel.as_chunks().0[first..].iter()) {
+                lanes.store(lanes.load_half(&halves(bytes)), weights);
+            }
+        }
+        BlockFormat::FP8 | BlockFormat::MXFP8 => {
+            let geometry = &Geometry::of(format);
+            for (g, weights) in weights.chunks_exact_mut(32).enumerate() {
+                let group = first / 32 + g;
+                let scales = lanes.load(&small_float_scales(format, geometry, panel, group));
+                let columns = panel[geometry.group_at(group)..].as_chunks::<LANES>().0;
+                for (weights, bytes) in weights.iter_mut().zip(columns) {
+                    let halves = bytes.map(|bits| f16::from_bits(e4m3_as_f16(bits)));
+                    let values = lanes.mul(lanes.load_half(&halves), lanes.splat(E4M3_FACTOR));
+                    lanes.store(lanes.mul(scales, values), weights);
+                }
+            }
+        }
+        _ => unpack_columns(format, panel, first, weights),
     }
 }
 

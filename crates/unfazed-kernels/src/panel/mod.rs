@@ -28,10 +28,10 @@ mod spec;
 mod unpack;
 
 pub use buffer::PanelBuffer;
-pub(crate) use half::bf16_lanes;
+pub(crate) use half::{E4M3_FACTOR, bf16_lanes, e4m3_as_f16};
 pub use layout::PanelLayout;
 pub(crate) use layout::{Geometry, LINE, SCALES};
 pub use matrix::{PackedMatrix, PackedMatrixError, unpack_row};
 pub use pack::pack_panel;
 pub(crate) use spec::{Scales, Spec, Values};
-pub(crate) use unpack::{CHUNK, Unpacked, unpack_columns};
+pub(crate) use unpack::{CHUNK, Unpacked, small_float_scales, unpack_columns};

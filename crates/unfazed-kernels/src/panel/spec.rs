@@ -4,6 +4,11 @@
 //! The codebook formats are expanded when they are packed: a weight becomes the number of its value in a table of
 //! at most 16, so that one byte shuffle decodes it. Looking entries of 8 weights up in the grids themselves takes
 //! gathers, several times slower than the memory that is saved.
+//!
+//! Packing rounds nothing. A product with int8 activations is exact up to the dot product of a sub-block (in i32, whatever
+//! the table or width) and the sum of minimums; it is rounded, once each, where a dot product meets the scale of its
+//! sub-block and is added, where the block's scale, its minimums and the activations' scale come in. For formats without
+//! sub-scales the first of these is exact too.
 
 use unfazed_formats::BlockFormat;
 use unfazed_formats::block::affine::{Bits, Half};

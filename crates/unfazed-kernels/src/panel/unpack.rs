@@ -6,7 +6,7 @@ use unfazed_formats::block::small_floats::{e8m0, e8m0_half};
 
 use crate::LANES;
 
-use super::half::{bf16_lanes, e4m3_to_f32, f16_lanes, half_of_ue4m3};
+use super::half::{E4M3_FACTOR, bf16_lanes, e4m3_as_f16, f16_lanes, f16_to_f32, half_of_ue4m3};
 use super::layout::{Geometry, LINE, SCALES};
 use super::spec::{Scales, Spec, Values};
 
@@ -100,49 +100,67 @@ impl Unpacked {
 /// Takes 32 columns of codes apart.
 #[inline(always)]
 fn unpack_group(spec: &Spec, group: &[u8], values: &mut [[i16; LANES]; 32]) {
-    for (k, values) in values.iter_mut().enumerate() {
-        let code = match spec.bits {
-            Bits::Two => pair(group, k),
-            Bits::Three => or(pair(group, k), bit(&group[2 * LINE..], k), 2),
-            Bits::Four => nibble(group, k),
-            Bits::Five => or(nibble(group, k), bit(&group[4 * LINE..], k), 4),
-            Bits::Six => or(nibble(group, k), pair(&group[4 * LINE..], k), 4),
-            Bits::Eight => byte(group, k),
-        };
-        *values = match &spec.values {
-            Values::Less(offset) => code.map(|code| i16::from(code) - i16::from(*offset)),
-            Values::Table(table) => code.map(|code| i16::from(table[usize::from(code & 15)])),
-        };
+    match spec.bits {
+        Bits::Two => fill(spec, values, |k| pair(group, k)),
+        Bits::Three => fill(spec, values, |k| or(pair(group, k), bit(&group[2 * LINE..], k), 2)),
+        Bits::Four => fill(spec, values, |k| nibble(group, k)),
+        Bits::Five => fill(spec, values, |k| or(nibble(group, k), bit(&group[4 * LINE..], k), 4)),
+        Bits::Six => fill(spec, values, |k| or(nibble(group, k), pair(&group[4 * LINE..], k), 4)),
+        Bits::Eight => fill(spec, values, |k| byte(group, k)),
     }
 }
 
-/// Byte `k % 4` of each lane of vector `k / 4`.
+/// Writes what the codes stand for, which `code` gives by column.
 #[inline(always)]
-fn byte(bytes: &[u8], k: usize) -> [u8; LANES] {
-    let vector = &bytes[k / 4 * LINE..][..LINE];
-    std::array::from_fn(|lane| vector[4 * lane + k % 4])
+fn fill(spec: &Spec, values: &mut [[i16; LANES]; 32], code: impl Fn(usize) -> [u32; LANES]) {
+    match &spec.values {
+        Values::Less(offset) => {
+            for (k, values) in values.iter_mut().enumerate() {
+                *values = code(k).map(|code| code as i16 - i16::from(*offset));
+            }
+        }
+        Values::Table(table) => {
+            for (k, values) in values.iter_mut().enumerate() {
+                *values = code(k).map(|code| i16::from(table[code as usize & 15]));
+            }
+        }
+    }
+}
+
+/// Of column `k % 4` in each lane of vector `i` the bits from `shift` on, as many as `mask` has.
+#[inline(always)]
+fn bits(bytes: &[u8], i: usize, k: usize, shift: usize, mask: u32) -> [u32; LANES] {
+    let vector = bytes[i * LINE..][..LINE].as_chunks::<4>().0;
+    let shift = 8 * (k % 4) + shift;
+    std::array::from_fn(|lane| u32::from_le_bytes(vector[lane]) >> shift & mask)
+}
+
+/// Column `k` of a plane of bytes.
+#[inline(always)]
+fn byte(plane: &[u8], k: usize) -> [u32; LANES] {
+    bits(plane, k / 4, k, 0, 255)
 }
 
 /// Column `k` of a plane of nibbles.
 #[inline(always)]
-fn nibble(plane: &[u8], k: usize) -> [u8; LANES] {
-    byte(plane, k % 16).map(|byte| byte >> (k / 16 * 4) & 15)
+fn nibble(plane: &[u8], k: usize) -> [u32; LANES] {
+    bits(plane, k % 16 / 4, k, k / 16 * 4, 15)
 }
 
 /// Column `k` of a plane of bit pairs.
 #[inline(always)]
-fn pair(plane: &[u8], k: usize) -> [u8; LANES] {
-    byte(plane, k / 16 * 4 + k % 4).map(|byte| byte >> (k / 4 % 4 * 2) & 3)
+fn pair(plane: &[u8], k: usize) -> [u32; LANES] {
+    bits(plane, k / 16, k, k / 4 % 4 * 2, 3)
 }
 
 /// Column `k` of a plane of bits.
 #[inline(always)]
-fn bit(plane: &[u8], k: usize) -> [u8; LANES] {
-    byte(plane, k % 4).map(|byte| byte >> (k / 4) & 1)
+fn bit(plane: &[u8], k: usize) -> [u32; LANES] {
+    bits(plane, 0, k, k / 4, 1)
 }
 
 #[inline(always)]
-fn or(low: [u8; LANES], high: [u8; LANES], shift: u32) -> [u8; LANES] {
+fn or(low: [u32; LANES], high: [u32; LANES], shift: u32) -> [u32; LANES] {
     std::array::from_fn(|lane| low[lane] | high[lane] << shift)
 }
 
@@ -193,14 +211,26 @@ fn unpack_small_floats(
     group: usize,
     out: &mut [[f32; LANES]],
 ) {
-    let scales = &panel[geometry.scales_at(group / geometry.groups)..];
-    let scales = match format {
+    let scales = small_float_scales(format, geometry, panel, group);
+    let columns = panel[geometry.group_at(group)..].as_chunks::<LANES>().0;
+    for (out, bytes) in out.iter_mut().zip(columns) {
+        *out =
+            std::array::from_fn(|lane| scales[lane] * (f16_to_f32(e4m3_as_f16(bytes[lane])) * E4M3_FACTOR));
+    }
+}
+
+/// The scales of 32 columns of E4M3 floats.
+#[inline(always)]
+pub(crate) fn small_float_scales(
+    format: BlockFormat,
+    geometry: &Geometry,
+    panel: &[u8],
+    group: usize,
+) -> [f32; LANES] {
+    let scales = &panel[geometry.scales_at(geometry.block_of(group))..];
+    match format {
         BlockFormat::FP8 => f32_lanes(scales),
         _ => std::array::from_fn(|lane| e8m0(scales[lane])),
-    };
-    let columns = panel[geometry.group_at(group)..].chunks_exact(LANES);
-    for (out, bytes) in out.iter_mut().zip(columns) {
-        *out = std::array::from_fn(|lane| scales[lane] * e4m3_to_f32(bytes[lane]));
     }
 }
 

@@ -120,7 +120,7 @@ pub(super) fn tq1_0(block: &[u8; 54], to: &mut Place<'_>) {
         for factor in &[1, 3, 9, 27, 81u8][..places] {
             // A byte is its digits as a fraction of 256.
             for (code, byte) in codes[at..].iter_mut().zip(bytes) {
-                *code = (u16::from(byte.wrapping_mul(*factor)) * 3 >> 8) as u8;
+                *code = ((u16::from(byte.wrapping_mul(*factor)) * 3) >> 8) as u8;
             }
             at += bytes.len();
         }
