@@ -1,8 +1,8 @@
 //! Speed of the product: multiply-adds against the processor's peak of int8 dot products, weight bytes against a
 //! plain read.
 //!
-//! `cargo bench -p unfazed-kernels --bench matmul [-- MIB [ISA [FORMATS]]]`: MIB of weights a format (default 512),
-//! as matrices of 1024 x 2048; FORMATS as in `Q4_0,Q4_K`. All measurements take turns, so that they see the same machine; medians are printed.
+//! `cargo bench -p unfazed-kernels --bench matmul [-- MIB [ISA [FORMATS [ROWS]]]]`: MIB of weights a format (default 512),
+//! as matrices of 1024 x 2048; FORMATS as in `Q4_0,Q4_K`; ROWS as in `1,64`. All measurements take turns, so that they see the same machine; medians are printed.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +18,6 @@ use unfazed_kernels::panel::{PackedMatrix, PanelBuffer, PanelLayout, pack_panel}
 
 const ROWS: usize = 1024;
 const COLUMNS: usize = 2048;
-const TILES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 const ROUNDS: usize = 7;
 /// Least time of a measurement, in seconds.
 const LEAST: f64 = 0.03;
@@ -109,7 +108,7 @@ fn product(isa: Isa, w: &Weights, tile: &Tile, threads: usize, next: &mut usize)
 
 /// Bytes per second of a plain read.
 fn read(w: &Weights, threads: usize) -> f64 {
-    let len = w.bytes.len().min(256 << 20) / threads;
+    let len = w.bytes.len().min(64 << 20) / threads;
     let seconds = timed(threads, |thread| {
         let mut sums = [0u64; 8];
         for line in w.bytes[thread * len..][..len].as_chunks::<64>().0 {
@@ -131,12 +130,15 @@ fn peak(isa: Isa, threads: usize) -> f64 {
         Isa::Avx512 => unsafe { x86::peak_avx512(STEPS) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
+        Isa::AvxVnni => unsafe { x86::peak_avxvnni(STEPS) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { x86::peak_avx2(STEPS) },
         _ => {}
     });
     let macs = match isa {
         Isa::Avx512 => 16 * 64,
-        Isa::Avx2 => 8 * 32,
+        Isa::Avx2 | Isa::AvxVnni => 8 * 32,
         Isa::Reference => 0,
     };
     (STEPS * macs * threads) as f64 / seconds
@@ -154,6 +156,18 @@ mod x86 {
         for _ in 0..steps {
             for sum in &mut sums {
                 *sum = _mm512_dpbusd_epi32(*sum, a, b);
+            }
+        }
+        black_box(sums);
+    }
+
+    #[target_feature(enable = "avx2,avxvnni")]
+    pub(super) fn peak_avxvnni(steps: usize) {
+        let mut sums = [_mm256_setzero_si256(); 8];
+        let (a, b) = (black_box(_mm256_set1_epi8(3)), black_box(_mm256_set1_epi8(5)));
+        for _ in 0..steps {
+            for sum in &mut sums {
+                *sum = _mm256_dpbusd_avx_epi32(*sum, a, b);
             }
         }
         black_box(sums);
@@ -194,49 +208,66 @@ fn main() {
             .collect(),
         None => vec![BlockFormat::Q4_0, BlockFormat::Q8_0, BlockFormat::Q4_K, BlockFormat::Q6_K],
     };
+    let rows: Vec<usize> = match arguments.get(3) {
+        Some(rows) => rows.split(',').filter_map(|rows| rows.parse().ok()).collect(),
+        None => vec![1, 2, 4, 8, 16, 32, 64],
+    };
     let weights: Vec<Weights> = formats.iter().map(|&format| Weights::new(format, size)).collect();
     let tiles: Vec<Vec<Tile>> =
-        formats.iter().map(|&format| TILES.map(|rows| tile(isa, format, rows)).into()).collect();
+        formats.iter().map(|&format| rows.iter().map(|&rows| tile(isa, format, rows)).collect()).collect();
 
     for threads in [1, 2] {
-        let mut results = vec![vec![(vec![], vec![]); TILES.len()]; formats.len()];
+        let mut results = vec![vec![Rates::default(); rows.len()]; formats.len()];
         let (mut peaks, mut reads) = (vec![], vec![]);
         let mut next = vec![0; formats.len()];
         for _ in 0..ROUNDS {
             for (f, w) in weights.iter().enumerate() {
-                peaks.push(peak(isa, threads));
-                reads.push(read(w, threads));
                 for (m, tile) in tiles[f].iter().enumerate() {
+                    // The limits right before and after, for other work changes them by the second.
+                    let before = (peak(isa, threads), read(w, threads));
                     let (macs, bytes) = product(isa, w, tile, threads, &mut next[f]);
-                    results[f][m].0.push(macs);
-                    results[f][m].1.push(bytes);
+                    let after = (peak(isa, threads), read(w, threads));
+                    let rates = &mut results[f][m];
+                    rates.macs.push(macs);
+                    rates.bytes.push(bytes);
+                    rates.of_peak.push(2.0 * macs / (before.0 + after.0));
+                    rates.of_read.push(2.0 * bytes / (before.1 + after.1));
+                    peaks.extend([before.0, after.0]);
+                    reads.extend([before.1, after.1]);
                 }
             }
         }
-        let (peak, read) = (median(&mut peaks), median(&mut reads));
         println!(
             "\n{}, {threads} threads: peak {:.0} GMAC/s, plain read {:.1} GB/s",
             isa.name(),
-            peak / 1e9,
-            read / 1e9
+            median(&mut peaks) / 1e9,
+            median(&mut reads) / 1e9
         );
-        println!("format rows   GMAC/s of peak     GB/s of read  best of peak");
+        println!("format rows   GMAC/s of peak     GB/s of read");
         for (format, results) in formats.iter().zip(&mut results) {
-            for (rows, (macs, bytes)) in TILES.iter().zip(results) {
-                let best = macs.iter().copied().fold(0.0, f64::max);
-                let (macs, bytes) = (median(macs), median(bytes));
+            for (rows, rates) in rows.iter().zip(results) {
                 println!(
-                    "{:6} {rows:4} {:8.1} {:6.0}% {:8.1} {:6.0}%  {:6.0}%",
+                    "{:6} {rows:4} {:8.1} {:6.0}% {:8.1} {:6.0}%",
                     format!("{format:?}"),
-                    macs / 1e9,
-                    100.0 * macs / peak,
-                    bytes / 1e9,
-                    100.0 * bytes / read,
-                    100.0 * best / peak
+                    median(&mut rates.macs) / 1e9,
+                    100.0 * median(&mut rates.of_peak),
+                    median(&mut rates.bytes) / 1e9,
+                    100.0 * median(&mut rates.of_read),
                 );
             }
         }
     }
+}
+
+/// Measurements of a format with a number of rows.
+#[derive(Clone, Default)]
+struct Rates {
+    macs: Vec<f64>,
+    bytes: Vec<f64>,
+    /// Of the peak at the time.
+    of_peak: Vec<f64>,
+    /// Of a plain read at the time.
+    of_read: Vec<f64>,
 }
 
 fn tile(isa: Isa, format: BlockFormat, rows: usize) -> Tile {

@@ -19,7 +19,7 @@ pub mod matmul;
 pub mod panel;
 pub mod vector;
 
-pub use isa::Isa;
+pub use isa::{Isa, IsaError};
 
 /// Rows of a panel, lanes of a vector, partial sums of a reduction.
 pub const LANES: usize = 16;

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use unfazed_kernels::Isa;
@@ -47,7 +48,7 @@ pub(crate) struct ModelFlags {
     #[arg(short, long, value_name = "N")]
     pub(crate) threads: Option<usize>,
 
-    /// Instruction set [default: the fastest one here; all give the same bits]
+    /// Instruction set [default: UNFAZED_ISA, or the fastest one here; all give the same bits]
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Isa::ALL.map(Isa::name)))]
     pub(crate) isa: Option<String>,
 }
@@ -62,6 +63,25 @@ impl ModelFlags {
             threads: self.threads,
         }
     }
+
+    /// The name of the instruction set to compute with, if one was said.
+    pub(crate) fn isa(&self) -> anyhow::Result<Option<String>> {
+        named_isa(self.isa.as_deref(), std::env::var_os(ISA_VARIABLE))
+    }
+}
+
+/// Says the instruction set where `--isa` does not.
+const ISA_VARIABLE: &str = "UNFAZED_ISA";
+
+/// What the flag says, else the variable. An error says which of them named what this processor does not run.
+fn named_isa(flag: Option<&str>, variable: Option<OsString>) -> anyhow::Result<Option<String>> {
+    let (source, name) = match (flag, &variable) {
+        (Some(flag), _) => ("--isa", flag.into()),
+        (None, Some(variable)) => (ISA_VARIABLE, variable.to_string_lossy()),
+        (None, None) => return Ok(None),
+    };
+    Isa::choose(Some(&name)).with_context(|| format!("{source} says {name}"))?;
+    Ok(Some(name.into_owned()))
 }
 
 /// Logs for people, on stderr.
@@ -113,6 +133,16 @@ fn parse_count(text: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_instruction_set_that_does_not_run_here_is_refused_by_where_it_was_named() {
+        let variable = |name: &str| Some(OsString::from(name));
+        assert!(matches!(named_isa(None, None), Ok(None)));
+        assert!(matches!(named_isa(Some("reference"), variable("avx3")), Ok(Some(name)) if name == "reference"));
+        assert!(matches!(named_isa(None, variable(Isa::best().name())), Ok(Some(_))));
+        let error = named_isa(None, variable("avx3")).map_err(|error| format!("{error:#}"));
+        assert!(error.is_err_and(|error| error.contains("UNFAZED_ISA says avx3") && error.contains("reference")));
+    }
 
     #[test]
     fn counts_may_be_given_in_binary_thousands() {
