@@ -4,6 +4,7 @@ mod bench;
 mod damage;
 mod fuzz_seeds;
 mod make_model;
+mod perplexity;
 mod resume_bench;
 mod server;
 
@@ -27,7 +28,9 @@ Examples:
   Speed of the release build beside llama.cpp's:
     cargo xtask bench olmoe.gguf --peer llama.cpp/build/bin/llama-bench
   How long a stream stands still when its engine is killed:
-    cargo xtask resume-bench --model olmoe.gguf --core-dumps")]
+    cargo xtask resume-bench --model olmoe.gguf --core-dumps
+  How well quantised models predict a text:
+    cargo xtask perplexity --text text.txt model-q4_0.gguf model-q8_0.gguf")]
 struct Arguments {
     #[command(subcommand)]
     task: Task,
@@ -40,6 +43,7 @@ enum Task {
     FuzzSeeds(fuzz_seeds::Arguments),
     Bench(bench::Arguments),
     ResumeBench(resume_bench::Arguments),
+    Perplexity(perplexity::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +53,7 @@ fn main() -> ExitCode {
         Task::FuzzSeeds(arguments) => fuzz_seeds::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::ResumeBench(arguments) => resume_bench::run(&arguments),
+        Task::Perplexity(arguments) => perplexity::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

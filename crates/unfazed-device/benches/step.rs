@@ -1,6 +1,7 @@
-//! Steps of a mixture of experts in the shape of OLMoE-7B (4 of its 16 layers, synthetic weights), by operation.
+//! Steps of a mixture of experts in the shape of OLMoE-7B (4 of its 16 layers, synthetic weights), by operation: a prompt,
+//! decodes of one sequence and of several, and both at a depth of 4096 positions.
 //!
-//! `cargo bench -p unfazed-device --bench step -- [q4_0|q8_0|q4_k] [threads] [decodes]`
+//! `cargo bench -p unfazed-device --bench step -- [q4_0|q8_0|q4_k] [threads] [decodes] [f16|bf16|q8_0|q4_0]`
 
 #![allow(clippy::panic)]
 
@@ -9,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use unfazed_device::{Batch, BatchRow, CpuConfig, CpuDevice, Device, KvShape, PageId};
 use unfazed_formats::config::{ExpertConfig, Family, ModelConfig, RopeConfig, RopePairing, RopeScaling};
-use unfazed_formats::{BlockFormat, Extent, FileId};
+use unfazed_formats::{BlockFormat, Extent, FileId, KvType, KvTypes};
 use unfazed_kernels::Isa;
-use unfazed_store::{Loader, MatrixSource, Reader, StoreError};
+use unfazed_store::{Buffer, Loader, MatrixSource, Reader, StoreError};
 use unfazed_testkit::random_blocks::random_blocks;
 use unfazed_testkit::rng::Rng;
 
@@ -59,6 +60,10 @@ fn load(device: &mut CpuDevice, format: BlockFormat, parts: usize, rows: usize, 
     device.load_matrix(&source).unwrap_or_else(|error| panic!("{error}"))
 }
 
+const PAGE_TOKENS: usize = 32;
+const PAGES: usize = 160;
+const CHUNK: usize = 512;
+
 const OPERATIONS: [&str; 8] = ["embed", "norm", "qkv", "rotate", "attend", "context", "mixture", "output"];
 
 fn step(
@@ -98,6 +103,80 @@ fn step(
     lap(7);
 }
 
+/// A device and what it computes with.
+struct Bench {
+    device: CpuDevice,
+    layers: Vec<Vec<Matrix>>,
+    output: Matrix,
+    config: ModelConfig,
+}
+
+impl Bench {
+    fn new(format: BlockFormat, threads: usize, types: KvTypes) -> Bench {
+        let config = model();
+        let mut blocks = vec![0; format.block_bytes() * 4096];
+        random_blocks(format, 0.03, &mut Rng::new(1, "bench", 0), &mut blocks);
+        let ModelConfig { kv_heads, head_dim, layers, .. } = config;
+        let kv = KvShape { layers, kv_heads, head_dim, page_tokens: PAGE_TOKENS, pages: PAGES, types };
+        // Positions that no step of the bench computes hold something all the same.
+        let position: usize = types.position_bytes(head_dim).map_or(0, |bytes| bytes.iter().sum());
+        let bytes = PAGES * PAGE_TOKENS * layers * kv_heads * position;
+        let mut pages = Buffer::zeroed("KV pages", bytes).unwrap_or_else(|error| panic!("{error}"));
+        pages.fill(0x11);
+        let device = CpuDevice::new(CpuConfig {
+            isa: Isa::best(),
+            threads: threads.into(),
+            model: &config,
+            kv,
+            max_rows: CHUNK,
+            max_logit_rows: 16,
+            float_activations: false,
+            kv_memory: Some(pages),
+            pulse: Arc::default(),
+            loader: Loader::new(Arc::new(Blocks(blocks)), threads, Box::new(|_| {})),
+        });
+        let mut device = device.unwrap_or_else(|error| panic!("{error}"));
+        let layers = (0..config.layers)
+            .map(|_| {
+                let dense = |device: &mut CpuDevice| load(device, format, 1, 2048, 2048);
+                let mut all: Vec<Matrix> = (0..4).map(|_| dense(&mut device)).collect();
+                all.push(load(&mut device, BlockFormat::F32, 1, 64, 2048));
+                all.push(load(&mut device, format, 64, 1024, 2048));
+                all.push(load(&mut device, format, 64, 1024, 2048));
+                all.push(load(&mut device, format, 64, 2048, 1024));
+                all
+            })
+            .collect();
+        let output = load(&mut device, format, 1, config.vocab, 2048);
+        Bench { device, layers, output, config }
+    }
+
+    /// `steps` steps of `rows` rows for each of `sequences` sequences, from a position on: the time of each operation in
+    /// one of them.
+    fn steps(&mut self, what: &str, steps: usize, sequences: usize, position: usize, rows: usize) {
+        let pages = PAGES / sequences;
+        let pages =
+            |sequence| (sequence * pages..(sequence + 1) * pages).map(|page| PageId(page as u32)).collect();
+        let mut batch = Batch { rows: Vec::new(), sequences: (0..sequences).map(pages).collect() };
+        let mut times = [Duration::ZERO; OPERATIONS.len()];
+        for start in (0..steps).map(|step| position + step * rows) {
+            batch.rows.clear();
+            for (sequence, i) in (0..sequences).flat_map(|sequence| (0..rows).map(move |i| (sequence, i))) {
+                let position = start + i;
+                let token = ((position + sequence * 31) * 7919 % self.config.vocab) as u32;
+                batch.rows.push(BatchRow { token, sequence, position, logits: i + 1 == rows });
+            }
+            step(&mut self.device, &self.layers, &self.output, &self.config, &batch, &mut times);
+        }
+        let (steps, total) = (steps.max(1) as u32, times.iter().sum::<Duration>());
+        print!("{what:24} {:>9.1?}", total / steps);
+        for (name, time) in OPERATIONS.iter().zip(times) {
+            print!(" | {name} {:.1?}", time / steps);
+        }
+        println!();
+    }
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let argument = |i: usize| arguments.get(i).map(String::as_str);
@@ -108,67 +187,20 @@ fn main() {
     };
     let threads = argument(1).and_then(|n| n.parse().ok()).unwrap_or(2);
     let decodes: usize = argument(2).and_then(|n| n.parse().ok()).unwrap_or(64);
-    let config = model();
-    let mut blocks = vec![0; format.block_bytes() * 4096];
-    random_blocks(format, 0.03, &mut Rng::new(1, "bench", 0), &mut blocks);
-    let kv = KvShape { layers: config.layers, kv_heads: 16, head_dim: 128, page_tokens: 32, pages: 64 };
-    let device = CpuDevice::new(CpuConfig {
-        isa: Isa::best(),
-        threads,
-        model: &config,
-        kv,
-        max_rows: 512,
-        max_logit_rows: 1,
-        float_activations: false,
-        kv_memory: None,
-        pulse: Arc::default(),
-        loader: Loader::new(Arc::new(Blocks(blocks)), threads, Box::new(|_| {})),
-    });
-    let mut device = device.unwrap_or_else(|error| panic!("{error}"));
+    let kind: KvType = argument(3).and_then(|name| name.parse().ok()).unwrap_or_default();
     let begun = Instant::now();
-    let layers: Vec<Vec<Matrix>> = (0..config.layers)
-        .map(|_| {
-            let dense = |device: &mut CpuDevice| load(device, format, 1, 2048, 2048);
-            let mut all: Vec<Matrix> = (0..4).map(|_| dense(&mut device)).collect();
-            all.push(load(&mut device, BlockFormat::F32, 1, 64, 2048));
-            all.push(load(&mut device, format, 64, 1024, 2048));
-            all.push(load(&mut device, format, 64, 1024, 2048));
-            all.push(load(&mut device, format, 64, 2048, 1024));
-            all
-        })
-        .collect();
-    let output = load(&mut device, format, 1, config.vocab, 2048);
-    println!("{format:?}, {threads} threads, {}; loaded in {:?}", Isa::best().name(), begun.elapsed());
-
-    let sequences = vec![(0..64).map(PageId).collect::<Vec<_>>()];
-    let row = |position: usize, logits| BatchRow {
-        token: (position * 7919 % config.vocab) as u32,
-        sequence: 0,
-        position,
-        logits,
-    };
-    let report = |what: &str, steps: u32, times: [Duration; 8]| {
-        let total: Duration = times.iter().sum();
-        println!("{what}: {:?} a step", total / steps);
-        for (name, time) in OPERATIONS.iter().zip(times) {
-            println!(
-                "  {name:8} {:>12.1?} {:3.0} %",
-                time / steps,
-                100.0 * time.as_secs_f64() / total.as_secs_f64()
-            );
-        }
-    };
+    let mut bench = Bench::new(format, threads, KvTypes::both(kind));
+    println!(
+        "{format:?}, {threads} threads, {}, KV {kind}; loaded in {:?}",
+        Isa::best().name(),
+        begun.elapsed()
+    );
     for round in 0..2 {
-        let rows = (0..512).map(|position| row(position, position == 511)).collect();
-        let batch = Batch { rows, sequences: sequences.clone() };
-        let mut times = [Duration::ZERO; 8];
-        step(&mut device, &layers, &output, &config, &batch, &mut times);
-        report(&format!("prompt of 512, round {round}"), 1, times);
+        bench.steps(&format!("prompt of 512, round {round}"), 1, 1, 0, CHUNK);
     }
-    let mut times = [Duration::ZERO; 8];
-    for i in 0..decodes {
-        let batch = Batch { rows: vec![row(512 + i % 1024, true)], sequences: sequences.clone() };
-        step(&mut device, &layers, &output, &config, &batch, &mut times);
-    }
-    report("decode", decodes.max(1) as u32, times);
+    bench.steps("prompt at 3584", 1, 1, 3584, CHUNK);
+    bench.steps("decode", decodes, 1, 512, 1);
+    bench.steps("decode at 4096", decodes, 1, 4096, 1);
+    bench.steps("decode of 4", decodes, 4, 100, 1);
+    bench.steps("decode of 16", decodes, 16, 100, 1);
 }

@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use unfazed_formats::KvTypes;
 use unfazed_formats::config::{ExpertConfig, RopeConfig};
 use unfazed_store::{MatrixSource, StoreError, VectorSource};
 
@@ -27,6 +28,8 @@ pub struct KvShape {
     pub page_tokens: usize,
     /// Number of pages.
     pub pages: usize,
+    /// What keys and values are kept as.
+    pub types: KvTypes,
 }
 
 /// One token of a step.
@@ -108,8 +111,8 @@ pub trait Device {
     fn norm_heads(&mut self, q: &Self::Vector, k: &Self::Vector, epsilon: f32);
     /// Rotates *query* and *key* by their positions.
     fn rotate(&mut self, rope: &RopeConfig);
-    /// Stores *key* and *value* as f16 in the pages of `layer`; *context* = causal attention of *query* over them,
-    /// scores divided by the square root of `head_dim`.
+    /// Stores *key* and *value* in the pages of `layer`, rounded as [`KvShape::types`] says; *context* = causal attention of
+    /// *query* over them, scores divided by the square root of `head_dim`.
     fn attend(&mut self, layer: usize);
     /// *residual* += *context* times `w` (`[hidden, heads * head_dim]`).
     fn project_context(&mut self, w: &Self::Matrix);

@@ -8,7 +8,7 @@ use common::{Formats, Model, PAGES, bits, config, rows, scattered, tokens};
 use unfazed_device::{Batch, BatchRow, CpuConfig, CpuDevice, Device, DeviceError, PageId, arena_bytes};
 use unfazed_formats::BlockFormat::{BF16, F16, F32, Q4_0, Q4_K, Q5_0, Q5_1, Q6_K, Q8_0};
 use unfazed_formats::config::ExpertConfig;
-use unfazed_formats::{BlockFormat, Extent, FileId, TensorInfo};
+use unfazed_formats::{BlockFormat, Extent, FileId, KvType, KvTypes, TensorInfo};
 use unfazed_kernels::Isa;
 use unfazed_kernels::attention::KvLayout;
 use unfazed_kernels::panel::PanelLayout;
@@ -90,13 +90,32 @@ fn bits_do_not_depend_on_instruction_set_threads_or_chunk() {
     }
 }
 
+/// Beyond the first span of positions, which decodes share out among threads.
 #[test]
-fn a_long_chunk_has_the_bits_of_short_ones() {
-    let model = &models()[0];
+fn a_long_chunk_has_the_bits_of_short_ones_and_of_decodes_for_each_kv_type() {
+    let mut model = Model::new(config(64, [2, 1, 32], 96, None), Formats(Q4_0, F16, Q8_0, Q4_0));
     let tokens = tokens(1100, 3);
-    let expected = model.device(Isa::best(), 1, 64, false).sequence(&tokens, 64, &scattered());
-    let got = model.device(Isa::best(), 2, 512, false).sequence(&tokens, 512, &scattered());
-    assert!(bits(&got) == bits(&expected));
+    for (keys, values) in [
+        (KvType::F16, KvType::F16),
+        (KvType::BF16, KvType::BF16),
+        (KvType::Q8_0, KvType::Q8_0),
+        (KvType::Q4_0, KvType::F16),
+    ] {
+        model.types = KvTypes { keys, values };
+        let expected = model.device(Isa::best(), 1, 64, false).sequence(&tokens, 64, &scattered());
+        for (threads, chunk) in [(2, 512), (3, 1)] {
+            let got = model.device(Isa::best(), threads, chunk, false).sequence(&tokens, chunk, &scattered());
+            assert!(bits(&got) == bits(&expected), "{keys} {values} {threads} {chunk}");
+        }
+    }
+}
+
+#[test]
+fn heads_that_are_not_whole_blocks_are_refused() {
+    let mut model = Model::new(config(64, [4, 2, 24], 96, None), Formats(Q4_0, F16, Q8_0, Q4_0));
+    model.types = KvTypes::both(KvType::Q8_0);
+    let device = CpuDevice::new(model.cpu_config(Isa::best(), 1, 1, false));
+    assert!(matches!(device, Err(DeviceError::Setup(_))));
 }
 
 /// Several sequences, prompts beside decodes, against each sequence alone.
@@ -225,7 +244,7 @@ fn settings_that_cannot_be_laid_out_are_refused() {
     let try_with = |change: &dyn Fn(&mut CpuConfig<'_>)| {
         let mut config = CpuConfig {
             isa: Isa::best(),
-            threads: 1,
+            threads: 1.into(),
             model: &model.config,
             kv: model.kv(4),
             max_rows: 4,
@@ -266,14 +285,21 @@ fn what_is_not_finite_stays_in_its_row() {
 fn the_plan_knows_how_large_a_page_is() {
     for head_dim in [2, 8, 24, 64, 80, 100, 128] {
         let config = config(64, [4, 2, head_dim], 64, None);
-        let layout = KvLayout::new(config.layers, config.kv_heads, head_dim, PAGE_TOKENS).unwrap();
-        assert_eq!(page(&config).0, 2 * layout.page_len() as u64, "heads of {head_dim}");
+        for (keys, values) in
+            KvType::ALL.into_iter().flat_map(|keys| KvType::ALL.map(|values| (keys, values)))
+        {
+            let types = KvTypes { keys, values };
+            let layout = KvLayout::new(config.layers, config.kv_heads, head_dim, PAGE_TOKENS, types);
+            assert_eq!(layout.is_some(), keys.divides(head_dim) && values.divides(head_dim));
+            let Some(layout) = layout else { continue };
+            assert_eq!(page(&config, types).0, layout.page_bytes() as u64, "heads of {head_dim}, {types:?}");
+        }
     }
 }
 
 #[test]
 fn the_plan_holds_what_packed_weights_take() {
-    for format in BlockFormat::ALL {
+    for format in BlockFormat::all() {
         for (rows, blocks) in [(1, 1), (15, 2), (16, 3), (17, 64), (100, 1), (48, 64)] {
             let columns = blocks * format.block_weights();
             let layout = PanelLayout::new(format, rows, columns).unwrap();

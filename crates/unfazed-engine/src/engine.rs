@@ -153,6 +153,11 @@ impl<D: Device> Engine<D> {
         self.shutting_down && self.idle()
     }
 
+    /// Lets the steps that follow have at most so many rows, within what the device was laid out for.
+    pub fn limit_rows(&mut self, rows: usize) {
+        self.scheduler.limit_rows(rows);
+    }
+
     /// KV pages that no sequence has.
     pub fn free_pages(&self) -> usize {
         self.scheduler.free_pages()

@@ -8,6 +8,7 @@
 //! | `waits` | what is waited for outside this process |
 //! | `huge_pages` | gathering weights into huge pages, in the background |
 //! | `load` | from the front's `Start` to an engine that computes |
+//! | [`local`] | an engine in the caller's own process, without a front: for measurements |
 //! | [`engine`] | the loop without a socket: messages in, steps, messages out |
 //! | [`scheduler`] | who is computed in a step: admission, chunked prefill mixed with decodes |
 //! | `sequence` | a request being computed |
@@ -31,6 +32,7 @@ mod fault_plan;
 mod huge_pages;
 pub mod kept;
 mod load;
+pub mod local;
 mod memory;
 mod outcome;
 pub mod pages;

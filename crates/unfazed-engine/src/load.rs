@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use unfazed_device::cpu::{CpuConfig, CpuDevice};
 use unfazed_device::{DeviceError, KvShape};
 use unfazed_formats::source::FileSource;
-use unfazed_formats::{Headers, ModelConfig};
+use unfazed_formats::{Headers, KvType, KvTypes, ModelConfig};
 use unfazed_kernels::Isa;
 use unfazed_model::{ModelError, Sources};
 use unfazed_store::{Loader, PositionalReader, Reader, StoreError};
@@ -49,17 +50,18 @@ pub(crate) fn load(
     progress.to_load.store(sources.bytes(), Ordering::Relaxed);
     let reader = Arc::new(PositionalReader::new(Arc::new(files(&headers.files, descriptors)?)));
     let model = &headers.config;
-    let kv = kv_shape(model, &limits);
+    let types = kv_types(start)?;
+    let kv = kv_shape(model, &limits, types);
     let (kv_memory, kept) = memory::pages(&memory.kv, &kv)?;
     let config = CpuConfig {
         isa,
-        threads: start.threads,
+        threads: start.threads.clone(),
         model,
         kv,
         max_rows: limits.chunk,
         max_logit_rows: limits.logit_rows,
         float_activations: false,
-        loader: loader(reader, start.threads, progress).into_memory(memory.weights),
+        loader: loader(reader, start.threads.most(), progress).into_memory(memory.weights),
         kv_memory: Some(kv_memory.pages),
         pulse: Arc::clone(&progress.pulse),
     };
@@ -71,9 +73,9 @@ pub(crate) fn load(
     }
     let ready = ReadyInfo {
         isa: isa.name().to_owned(),
-        threads: start.threads,
+        threads: start.threads.decode,
         weight_bytes: sources.bytes(),
-        kv_bytes: kv_bytes(model, &limits),
+        kv_bytes: kv_bytes(model, &limits, types),
         load_ms: milliseconds(Duration::ZERO, clock.now()),
         read_bytes: device.loader().bytes_read(),
         kept_bytes: device.loader().bytes_kept(),
@@ -93,13 +95,19 @@ fn loader(reader: Arc<dyn Reader>, threads: usize, progress: &Progress) -> Loade
     Loader::new(reader, threads, Box::new(count))
 }
 
-fn kv_shape(model: &ModelConfig, limits: &Limits) -> KvShape {
+fn kv_types(start: &Start) -> Result<KvTypes, EngineError> {
+    let kind = |name: &str| KvType::from_str(name).map_err(|error| refusal(format!("{name}: {error}")));
+    Ok(KvTypes { keys: kind(&start.cache_type_k)?, values: kind(&start.cache_type_v)? })
+}
+
+fn kv_shape(model: &ModelConfig, limits: &Limits, types: KvTypes) -> KvShape {
     KvShape {
         layers: model.layers,
         kv_heads: model.kv_heads,
         head_dim: model.head_dim,
         page_tokens: limits.page_tokens,
         pages: limits.pages,
+        types,
     }
 }
 
@@ -162,6 +170,6 @@ fn limits(start: &Start, vocab: usize) -> Result<Limits, EngineError> {
 }
 
 /// All KV pages, as the plan counts them.
-fn kv_bytes(model: &ModelConfig, limits: &Limits) -> u64 {
-    unfazed_plan::needs::page(model).0.saturating_mul(limits.pages as u64)
+fn kv_bytes(model: &ModelConfig, limits: &Limits, types: KvTypes) -> u64 {
+    unfazed_plan::needs::page(model, types).0.saturating_mul(limits.pages as u64)
 }

@@ -13,9 +13,6 @@ use crate::EngineError;
 use crate::kept::KeptPages;
 use crate::load::{refusal, trouble};
 
-/// Bytes of an element of a KV page: f16.
-const ELEMENT_BYTES: usize = 2;
-
 /// Memory for weights and KV pages, checked against what the front says of it.
 pub(crate) struct Memory {
     pub(crate) weights: WeightMemory,
@@ -38,10 +35,9 @@ impl Memory {
 
 /// Lays KV pages out, and reads what an earlier engine said of them.
 pub(crate) fn pages(kv: &Segment, shape: &KvShape) -> Result<(KvMemory, KeptPages), EngineError> {
-    let layout = KvLayout::new(shape.layers, shape.kv_heads, shape.head_dim, shape.page_tokens)
+    let layout = KvLayout::new(shape.layers, shape.kv_heads, shape.head_dim, shape.page_tokens, shape.types)
         .ok_or_else(|| refusal(format!("KV pages cannot be laid out as {shape:?}")))?;
-    let page_bytes = layout.page_len().saturating_mul(ELEMENT_BYTES);
-    let sizes = KvSegment { pages: shape.pages, page_bytes };
+    let sizes = KvSegment { pages: shape.pages, page_bytes: layout.page_bytes() };
     let memory = KvMemory::open(kv, &sizes).map_err(trouble)?;
     let kept = KeptPages::new(Arc::clone(&memory.mapping), sizes, shape.page_tokens);
     Ok((memory, kept))

@@ -60,8 +60,10 @@ fn start(model: &Checkpoint) -> Start {
         parallel: 2,
         pages: 16,
         page_tokens: 32,
+        cache_type_k: "f16".to_owned(),
+        cache_type_v: "f16".to_owned(),
         chunk: 32,
-        threads: 2,
+        threads: 2.into(),
         isa: None,
         weight_memory: WEIGHTS_OFFSET as u64 + (24 << 20),
         kv_memory: KvSegment { pages: 16, page_bytes: PAGE_BYTES }.bytes().unwrap() as u64,
@@ -275,6 +277,7 @@ fn a_model_that_cannot_be_loaded_is_refused_in_one_line_by_name() {
     assert!(failure(|start| start.headers.truncate(100)).contains("headers do not decode"));
     assert!(failure(|start| start.chunk = 0).contains("chunk is 0"));
     assert!(failure(|start| start.page_tokens = 7).contains("page_tokens: 7"));
+    assert!(failure(|start| start.cache_type_v = "q9".to_owned()).starts_with("q9: not a type"));
 
     let mut nothing = front();
     nothing.start(&start(&model), &[]);

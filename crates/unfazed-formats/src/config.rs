@@ -91,9 +91,55 @@ pub enum RopeScaling {
     None,
     /// All divided by a factor.
     Linear(f32),
-    /// Each divided by its own factor, one per pair (GGUF `rope_freqs.weight`, or computed from Llama 3's
-    /// `rope_scaling`).
+    /// Each divided by its own factor, one per pair (GGUF `rope_freqs.weight`).
     PerPair(Vec<f32>),
+    /// Llama 3's.
+    Llama3(Llama3Scaling),
+    /// YaRN.
+    Yarn(YarnScaling),
+}
+
+/// Llama 3's scaling (`rope_type` `llama3`): frequencies with wavelengths far beyond the trained context are divided by
+/// `factor`, those well inside it are kept, and between the two the change is gradual.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Llama3Scaling {
+    /// What low frequencies are divided by.
+    pub factor: f32,
+    /// Frequencies that turn less often than this in the trained context are low.
+    pub low_frequency_factor: f32,
+    /// Those that turn more often than this are high.
+    pub high_frequency_factor: f32,
+    /// The context that the model was trained for before, in tokens.
+    pub original_context: usize,
+}
+
+/// YaRN (Peng et al. 2023, "YaRN: Efficient Context Window Extension"): as Llama 3's, with the change gradual over the pairs'
+/// indices, and cosines and sines multiplied by `amplitude`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct YarnScaling {
+    /// What low frequencies are divided by.
+    pub factor: f32,
+    /// The context that the model was trained for before, in tokens.
+    pub original_context: usize,
+    /// Turns in that context from which on a frequency is kept.
+    pub beta_fast: f32,
+    /// Turns below which it is divided.
+    pub beta_slow: f32,
+    /// `None`: `0.1 ln(factor) + 1`, the paper's, or 1 for factors up to 1.
+    pub amplitude: Option<f32>,
+}
+
+impl YarnScaling {
+    /// The paper's borders, which files leave out.
+    pub const BETA_FAST: f32 = 32.0;
+    /// As [`YarnScaling::BETA_FAST`].
+    pub const BETA_SLOW: f32 = 1.0;
+
+    /// With the paper's borders and amplitude.
+    pub const fn new(factor: f32, original_context: usize) -> YarnScaling {
+        let (beta_fast, beta_slow) = (YarnScaling::BETA_FAST, YarnScaling::BETA_SLOW);
+        YarnScaling { factor, original_context, beta_fast, beta_slow, amplitude: None }
+    }
 }
 
 /// Bounds of what a model may ask for. They are far beyond any model known, and small enough that products of
@@ -159,12 +205,34 @@ impl ModelConfig {
             let reason = format!("it must be even and at most the width of a head, {}", self.head_dim);
             return invalid(&names.rope_dimensions, &rope.dimensions, reason);
         }
-        let sound = |factor: f32| factor.is_finite() && factor > 0.0;
-        match &rope.scaling {
-            RopeScaling::None => Ok(()),
-            RopeScaling::Linear(factor) if sound(*factor) => Ok(()),
-            RopeScaling::Linear(factor) => {
-                invalid(&names.rope_scaling, factor, "a factor must be finite and above 0".to_owned())
+        let factors: &[f32] = match &rope.scaling {
+            RopeScaling::None => &[],
+            RopeScaling::Linear(factor) => &[*factor],
+            RopeScaling::Llama3(Llama3Scaling {
+                factor,
+                low_frequency_factor: low,
+                high_frequency_factor: high,
+                ..
+            }) => {
+                if !(*low > 0.0 && *low < *high) {
+                    let reason =
+                        format!("it must be above the factor of low frequencies, {low}, and that above 0");
+                    return invalid(&names.rope_scaling, high, reason);
+                }
+                &[*factor, *low, *high]
+            }
+            RopeScaling::Yarn(YarnScaling {
+                factor, beta_fast: fast, beta_slow: slow, amplitude, ..
+            }) => {
+                if !(*slow > 0.0 && *slow < *fast) {
+                    let reason = format!("it must be above beta_slow, {slow}, and that above 0");
+                    return invalid(&names.rope_scaling, fast, reason);
+                }
+                if rope.base <= 1.0 {
+                    let reason = "YaRN needs frequencies that differ, and a base above 1".to_owned();
+                    return invalid(&names.rope_base, &rope.base, reason);
+                }
+                &[*factor, *fast, *slow, amplitude.unwrap_or(1.0)]
             }
             RopeScaling::PerPair(factors) => {
                 let pairs = rope.dimensions / 2;
@@ -172,13 +240,14 @@ impl ModelConfig {
                     let value = format!("{} factors", factors.len());
                     return invalid(&names.rope_scaling, &value, format!("there are {pairs} pairs"));
                 }
-                match factors.iter().find(|factor| !sound(**factor)) {
-                    Some(factor) => {
-                        invalid(&names.rope_scaling, factor, "a factor must be finite and above 0".to_owned())
-                    }
-                    None => Ok(()),
-                }
+                factors
             }
+        };
+        match factors.iter().find(|factor| !(factor.is_finite() && **factor > 0.0)) {
+            Some(factor) => {
+                invalid(&names.rope_scaling, factor, "a factor must be finite and above 0".to_owned())
+            }
+            None => Ok(()),
         }
     }
 }

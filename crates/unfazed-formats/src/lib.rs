@@ -7,6 +7,7 @@
 //! | [`block`] | block formats (Q4_0, Q4_K, ...): sizes, layout, dequantisation |
 //! | [`gguf`] | GGUF v2 and v3 headers, split files |
 //! | [`huggingface`] | `config.json`, safetensors headers, `tokenizer.json` |
+//! | [`kv`] | how keys and values are kept |
 //! | [`config`] | a model's shape, the same for both layouts |
 //! | [`checkpoint`] | a model's files opened and read: the entry point |
 //! | [`headers`] | the part of a checkpoint that another process needs to compute the model |
@@ -21,6 +22,7 @@ mod error;
 pub mod gguf;
 pub mod headers;
 pub mod huggingface;
+pub mod kv;
 pub mod source;
 pub mod tensor;
 
@@ -29,5 +31,6 @@ pub use checkpoint::{Checkpoint, TokenizerSource};
 pub use config::ModelConfig;
 pub use error::FormatError;
 pub use headers::Headers;
+pub use kv::{KvType, KvTypes};
 pub use source::ByteSource;
 pub use tensor::{Extent, FileId, TensorInfo};

@@ -85,7 +85,7 @@ fn settings_that_would_change_the_result_are_refused_by_name() {
         ("mlp_only_layers", json!([0])),
         ("decoder_sparse_step", json!(2)),
         ("hidden_act", json!("gelu")),
-        ("rope_scaling", json!({"rope_type": "yarn", "factor": 4.0})),
+        ("rope_scaling", json!({"rope_type": "longrope", "factor": 4.0})),
         ("quantization_config", json!({"bits": 4})),
         ("layer_types", json!(["sliding_attention"])),
         ("architectures", json!(["GPT2LMHeadModel"])),

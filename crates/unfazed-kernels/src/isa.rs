@@ -1,5 +1,8 @@
 //! Which instruction set runs.
 
+#[cfg(target_arch = "aarch64")]
+use std::arch::is_aarch64_feature_detected;
+
 /// Why an instruction set cannot be chosen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
@@ -28,37 +31,43 @@ pub enum Isa {
     AvxVnni,
     /// AVX-512 F, BW, VL, DQ with VNNI (and FMA, F16C).
     Avx512,
+    /// NEON with the dot products of `dotprod`: 64-bit ARM since about 2018, every Mac.
+    Neon,
+    /// The same with the mixed dot products of `i8mm`: since about 2021, Macs from M2 on.
+    I8mm,
 }
 
 impl Isa {
-    /// All, slowest first.
-    pub const ALL: [Isa; 4] = [Isa::Reference, Isa::Avx2, Isa::AvxVnni, Isa::Avx512];
+    /// All: of each architecture, slowest first.
+    pub const ALL: [Isa; 6] = [Isa::Reference, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Neon, Isa::I8mm];
 
     /// True if this processor and operating system run it.
     pub fn available(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        {
-            match self {
-                Isa::Reference => true,
-                Isa::Avx2 => {
-                    is_x86_feature_detected!("avx2")
-                        && is_x86_feature_detected!("fma")
-                        && is_x86_feature_detected!("f16c")
-                }
-                Isa::AvxVnni => Isa::Avx2.available() && is_x86_feature_detected!("avxvnni"),
-                Isa::Avx512 => {
-                    Isa::Avx2.available()
-                        && is_x86_feature_detected!("avx512f")
-                        && is_x86_feature_detected!("avx512bw")
-                        && is_x86_feature_detected!("avx512vl")
-                        && is_x86_feature_detected!("avx512dq")
-                        && is_x86_feature_detected!("avx512vnni")
-                }
+        match self {
+            Isa::Reference => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
             }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        {
-            self == Isa::Reference
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => Isa::Avx2.available() && is_x86_feature_detected!("avxvnni"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                Isa::Avx2.available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vnni")
+            }
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => is_aarch64_feature_detected!("neon") && is_aarch64_feature_detected!("dotprod"),
+            #[cfg(target_arch = "aarch64")]
+            Isa::I8mm => Isa::Neon.available() && is_aarch64_feature_detected!("i8mm"),
+            // Those of other architectures.
+            _ => false,
         }
     }
 
@@ -67,13 +76,15 @@ impl Isa {
         Isa::ALL.into_iter().rev().find(|isa| isa.available()).unwrap_or(Isa::Reference)
     }
 
-    /// Name as used in settings and events: `reference`, `avx2`, `avxvnni`, `avx512`.
+    /// Name as used in settings and events: `reference`, `avx2`, `avxvnni`, `avx512`, `neon`, `i8mm`.
     pub const fn name(self) -> &'static str {
         match self {
             Isa::Reference => "reference",
             Isa::Avx2 => "avx2",
             Isa::AvxVnni => "avxvnni",
             Isa::Avx512 => "avx512",
+            Isa::Neon => "neon",
+            Isa::I8mm => "i8mm",
         }
     }
 

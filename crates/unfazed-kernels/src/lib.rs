@@ -9,6 +9,7 @@
 //! | [`matmul`] | matrix times tile: a definition, and kernels per instruction set that equal it |
 //! | [`lanes`] | sixteen lanes of f32, once per instruction set |
 //! | [`vector`] | norms, softmax, rotary embedding, SiLU, exp: one definition, instantiated per instruction set |
+//! | [`probe`] | work of known size, to measure the processor and the kernels |
 //! | [`attention`] | attention over paged f16 keys and values |
 
 pub mod activations;
@@ -17,6 +18,7 @@ pub mod isa;
 pub mod lanes;
 pub mod matmul;
 pub mod panel;
+pub mod probe;
 pub mod vector;
 
 pub use isa::{Isa, IsaError};

@@ -3,7 +3,6 @@
 mod common;
 
 use common::*;
-use unfazed_formats::BlockFormat;
 use unfazed_kernels::Isa;
 use unfazed_kernels::activations::{Grain, QuantisedRows, Tile};
 use unfazed_kernels::matmul::matmul;

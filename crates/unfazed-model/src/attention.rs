@@ -89,6 +89,11 @@ impl Attention<MatrixSource, VectorSource> {
 }
 
 impl<M, V> Attention<M, V> {
+    /// All matrices.
+    pub(crate) fn matrices(&self) -> [&M; 4] {
+        [&self.query, &self.key, &self.value, &self.output]
+    }
+
     /// *residual* += attention of the normed *residual*.
     pub(crate) fn apply<D>(&self, device: &mut D, config: &ModelConfig, layer: usize)
     where

@@ -13,13 +13,13 @@ use crate::mixture::Mixture;
 
 /// All weights of a model.
 pub(crate) struct Decoder<M, V> {
-    ends: Ends<M, V>,
-    layers: Vec<Layer<M, V>>,
+    pub(crate) ends: Ends<M, V>,
+    pub(crate) layers: Vec<Layer<M, V>>,
 }
 
-struct Layer<M, V> {
-    attention: Attention<M, V>,
-    network: Network<M, V>,
+pub(crate) struct Layer<M, V> {
+    pub(crate) attention: Attention<M, V>,
+    pub(crate) network: Network<M, V>,
 }
 
 /// The second half of a layer.

@@ -40,6 +40,11 @@ impl Ends<MatrixSource, VectorSource> {
 }
 
 impl<M, V> Ends<M, V> {
+    /// What logits are computed with.
+    pub(crate) fn output_table(&self) -> &M {
+        self.table.as_ref().unwrap_or(&self.embedding)
+    }
+
     /// *residual* = the tokens' embeddings.
     pub(crate) fn begin<D: Device<Matrix = M, Vector = V>>(&self, device: &mut D) {
         device.embed(&self.embedding);
@@ -47,6 +52,6 @@ impl<M, V> Ends<M, V> {
 
     /// *logits* of the normed *residual*.
     pub(crate) fn end<D: Device<Matrix = M, Vector = V>>(&self, device: &mut D, config: &ModelConfig) {
-        device.output(&self.norm, config.norm_epsilon, self.table.as_ref().unwrap_or(&self.embedding));
+        device.output(&self.norm, config.norm_epsilon, self.output_table());
     }
 }

@@ -47,6 +47,11 @@ impl FeedForward<MatrixSource, VectorSource> {
 }
 
 impl<M, V> FeedForward<M, V> {
+    /// All matrices.
+    pub(crate) fn matrices(&self) -> [&M; 3] {
+        [&self.gate, &self.up, &self.down]
+    }
+
     /// *residual* += the gated unit of the normed *residual*.
     pub(crate) fn apply<D>(&self, device: &mut D, config: &ModelConfig)
     where

@@ -8,6 +8,7 @@
 //! | `qwen3moe` | the family `qwen3moe` |
 //! | `attention`, `feed_forward`, `mixture`, `ends` | the pieces that families share |
 //! | `names` | what tensors are called in GGUF and Hugging Face files |
+//! | `cost` | what a step costs at least |
 //! | `catalog` | looking tensors up and checking them against the model's shape |
 //!
 //! Every piece is a struct over `M` (matrix) and `V` (vector). It is first made of *sources* (where the bytes are; made
@@ -16,6 +17,7 @@
 
 mod attention;
 mod catalog;
+mod cost;
 mod decoder;
 mod ends;
 mod error;
@@ -27,5 +29,6 @@ mod names;
 mod qwen3;
 mod qwen3moe;
 
+pub use cost::{Cost, Matrices};
 pub use error::ModelError;
 pub use model::{Model, Sources};

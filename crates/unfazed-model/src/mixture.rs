@@ -11,9 +11,9 @@ use crate::names::{PerExpert, PerLayer};
 
 /// Norm, router and the experts' matrices as stacks.
 pub(crate) struct Mixture<M, V> {
-    experts: ExpertConfig,
+    pub(crate) experts: ExpertConfig,
     norm: V,
-    router: M,
+    pub(crate) router: M,
     gate: M,
     up: M,
     down: M,
@@ -58,6 +58,11 @@ impl Mixture<MatrixSource, VectorSource> {
 }
 
 impl<M, V> Mixture<M, V> {
+    /// The stacks of the experts' matrices.
+    pub(crate) fn stacks(&self) -> [&M; 3] {
+        [&self.gate, &self.up, &self.down]
+    }
+
     /// *residual* += the chosen experts' outputs for the normed *residual*.
     pub(crate) fn apply<D>(&self, device: &mut D, config: &ModelConfig)
     where

@@ -7,6 +7,7 @@ use unfazed_store::{MatrixSource, VectorSource};
 
 use crate::ModelError;
 use crate::catalog::Catalog;
+use crate::cost::{self, Cost};
 use crate::decoder::Decoder;
 use crate::{llama, qwen3, qwen3moe};
 
@@ -50,6 +51,11 @@ impl Sources {
     /// Bytes in the files of all tensors that will be loaded.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// What a step costs at least.
+    pub fn cost(&self) -> Cost {
+        cost::cost(&self.weights)
     }
 
     /// Loads the weights, in an order that follows from the headers alone.

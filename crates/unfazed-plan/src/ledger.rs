@@ -1,7 +1,7 @@
 //! The plan: one value that holds every decision about memory.
 
 use serde::{Deserialize, Serialize};
-use unfazed_formats::ModelConfig;
+use unfazed_formats::{KvType, KvTypes, ModelConfig};
 
 use crate::{Bytes, PAGE_TOKENS, Settings, Tokens, needs};
 
@@ -27,8 +27,10 @@ const RESERVE: Bytes = Bytes(256 << 20);
 pub struct Machine {
     /// Memory that the engine may use: free memory under all limits.
     pub available: Bytes,
-    /// Cores that this process may use.
+    /// Compute threads if nobody asks for a number: cores that are worth one.
     pub cores: usize,
+    /// The most compute threads that do not wait for each other.
+    pub most_threads: usize,
 }
 
 /// What was decided. What it accepts can be served: any prompt up to `context`.
@@ -42,8 +44,12 @@ pub struct Plan {
     pub chunk: Tokens,
     /// KV pages of [`PAGE_TOKENS`] positions.
     pub pages: usize,
-    /// Compute threads.
+    /// Compute threads of a step of one row.
     pub threads: usize,
+    /// Compute threads of a step of more rows.
+    pub batch_threads: usize,
+    /// What keys and values are kept as.
+    pub cache: KvTypes,
     /// Packed weights.
     pub weight_bytes: Bytes,
     /// All KV pages.
@@ -68,6 +74,16 @@ pub enum Refusal {
         /// Why not, with the number that would pass.
         reason: String,
     },
+    /// Keys or values cannot be kept so.
+    #[error("--{setting} {kind}: heads of {head_dim} are not whole blocks of 32: f32, f16 and bf16 pass")]
+    Cache {
+        /// Its name on the command line.
+        setting: &'static str,
+        /// What was asked for.
+        kind: KvType,
+        /// Width of the model's heads.
+        head_dim: usize,
+    },
     /// The model does not fit.
     #[error(
         "the model needs {need} of memory ({parts}) and {have} are free: free some, or take a smaller model"
@@ -90,10 +106,11 @@ pub fn plan(
     settings: &Settings,
 ) -> Result<Plan, Refusal> {
     let mut notes = Vec::new();
+    let cache = check_cache(model, settings.cache)?;
     let asked = check(model, machine, settings, &mut notes)?;
     let weight_bytes = weights;
     let scratch_bytes = needs::scratch(model, asked.chunk, asked.parallel);
-    let page = needs::page(model);
+    let page = needs::page(model, cache);
     let fixed = [weight_bytes, scratch_bytes, RESERVE].into_iter().fold(Bytes(0), saturating_sum);
     let free = machine.available.saturating_sub(fixed);
     let smallest = page * MIN_CONTEXT.0.div_ceil(PAGE_TOKENS) as u64;
@@ -133,6 +150,8 @@ pub fn plan(
         chunk: asked.chunk,
         pages,
         threads: asked.threads,
+        batch_threads: asked.batch_threads,
+        cache,
         weight_bytes,
         kv_bytes: page * pages as u64,
         scratch_bytes,
@@ -140,11 +159,23 @@ pub fn plan(
     })
 }
 
+/// Types that the model's heads are whole blocks of.
+fn check_cache(model: &ModelConfig, cache: KvTypes) -> Result<KvTypes, Refusal> {
+    let head_dim = model.head_dim;
+    for (setting, kind) in [("cache-type-k", cache.keys), ("cache-type-v", cache.values)] {
+        if !kind.divides(head_dim) {
+            return Err(Refusal::Cache { setting, kind, head_dim });
+        }
+    }
+    Ok(cache)
+}
+
 struct Asked {
     context: Tokens,
     parallel: usize,
     chunk: Tokens,
     threads: usize,
+    batch_threads: usize,
 }
 
 /// Settings with defaults filled in: senseless ones refused, useless ones lowered.
@@ -197,22 +228,26 @@ fn check(
         MAX_CHUNK.0,
         "a longer step only delays running answers",
     )?;
-    let cores = machine.cores.max(1);
-    let threads = lower(
-        "threads",
-        settings.threads,
-        cores,
-        1,
-        cores,
-        "that many cores are ours to use, and more threads would wait for each other",
-    )?;
+    let most = machine.most_threads.max(1);
+    let mut lower_threads = |setting, asked, default| {
+        let why = "that many processors are ours to use, and more threads would wait for each other";
+        lower(setting, asked, default, 1, most, why)
+    };
+    let threads = lower_threads("threads", settings.threads, machine.cores)?;
+    let batch_threads = lower_threads("threads-batch", settings.batch_threads, threads)?;
     // A step holds one row of each running sequence, whatever there is of prompts.
     if chunk < parallel && settings.chunk.is_some() {
         notes.push(format!(
             "--prefill-chunk raised from {chunk} to {parallel}: a step holds a row of each of {parallel} sequences"
         ));
     }
-    Ok(Asked { context: Tokens(context), parallel, chunk: Tokens(chunk.max(parallel)), threads })
+    Ok(Asked {
+        context: Tokens(context),
+        parallel,
+        chunk: Tokens(chunk.max(parallel)),
+        threads,
+        batch_threads,
+    })
 }
 
 fn saturating_sum(a: Bytes, b: Bytes) -> Bytes {

@@ -1,6 +1,7 @@
 //! What a user may ask for; `None` leaves the choice to the plan.
 
 use serde::{Deserialize, Serialize};
+use unfazed_formats::KvTypes;
 
 use crate::Tokens;
 
@@ -13,6 +14,10 @@ pub struct Settings {
     pub parallel: Option<usize>,
     /// Most prompt positions computed in one step.
     pub chunk: Option<Tokens>,
-    /// Compute threads.
+    /// Compute threads of a step of one row.
     pub threads: Option<usize>,
+    /// Compute threads of a step of more rows.
+    pub batch_threads: Option<usize>,
+    /// What keys and values are kept as.
+    pub cache: KvTypes,
 }

@@ -1,8 +1,8 @@
 //! What a plan promises, over many models, machines and settings.
 
 use proptest::prelude::*;
-use unfazed_formats::ModelConfig;
 use unfazed_formats::config::{ExpertConfig, Family, RopeConfig, RopePairing, RopeScaling};
+use unfazed_formats::{KvType, KvTypes, ModelConfig};
 use unfazed_plan::{Bytes, Machine, PAGE_TOKENS, Refusal, Settings, Tokens, needs, plan};
 
 fn model(layers: usize, hidden: usize, kv_heads: usize, head_dim: usize, context: usize) -> ModelConfig {
@@ -29,7 +29,7 @@ fn model(layers: usize, hidden: usize, kv_heads: usize, head_dim: usize, context
 }
 
 fn machine(available: u64) -> Machine {
-    Machine { available: Bytes(available), cores: 4 }
+    Machine { available: Bytes(available), cores: 4, most_threads: 8 }
 }
 
 prop_compose! {
@@ -37,9 +37,12 @@ prop_compose! {
         context in prop::option::of(0usize..1 << 20),
         parallel in prop::option::of(0usize..1000),
         chunk in prop::option::of(0usize..20_000),
-        threads in prop::option::of(0usize..100),
+        [threads, batch_threads] in [prop::option::of(0usize..100), prop::option::of(0usize..100)],
+        keys in prop::sample::select(&KvType::ALL[..]),
+        values in prop::sample::select(&KvType::ALL[..]),
     ) -> Settings {
-        Settings { context: context.map(Tokens), parallel, chunk: chunk.map(Tokens), threads }
+        let cache = KvTypes { keys, values };
+        Settings { context: context.map(Tokens), parallel, chunk: chunk.map(Tokens), threads, batch_threads, cache }
     }
 }
 
@@ -57,10 +60,11 @@ proptest! {
             let total = plan.weight_bytes.0 + plan.kv_bytes.0 + plan.scratch_bytes.0;
             prop_assert!(total <= available);
             prop_assert!(plan.pages * PAGE_TOKENS >= plan.context.0);
-            prop_assert_eq!(plan.kv_bytes, needs::page(&model) * plan.pages as u64);
+            prop_assert_eq!(plan.kv_bytes, needs::page(&model, settings.cache) * plan.pages as u64);
             prop_assert!(plan.context.0 <= context && plan.context.0 >= 1);
             prop_assert!(plan.chunk.0 >= plan.parallel);
-            prop_assert!(plan.threads >= 1 && plan.threads <= 4);
+            prop_assert_eq!(plan.threads, settings.threads.unwrap_or(4).min(8));
+            prop_assert_eq!(plan.batch_threads, settings.batch_threads.unwrap_or(plan.threads).min(8));
         }
     }
 
@@ -91,6 +95,21 @@ fn a_setting_of_nothing_is_refused_with_the_number_that_would_pass() {
         ask(Settings { chunk: Some(Tokens(0)), ..Settings::default() }),
         "--prefill-chunk 0: at least 1 is needed"
     );
+}
+
+#[test]
+fn blocks_that_cut_a_head_are_refused_and_smaller_types_hold_longer_contexts() {
+    let with = |head_dim, keys, values| {
+        let settings = Settings { cache: KvTypes { keys, values }, ..Settings::default() };
+        plan(&model(16, 2048, 16, head_dim, 1 << 20), Bytes(0), &machine(4 << 30), &settings)
+    };
+    assert_eq!(
+        with(80, KvType::BF16, KvType::Q8_0).unwrap_err().to_string(),
+        "--cache-type-v q8_0: heads of 80 are not whole blocks of 32: f32, f16 and bf16 pass"
+    );
+    let context = |kind| with(128, kind, kind).unwrap().context;
+    let longer = KvType::ALL.map(context);
+    assert!(longer.is_sorted() && longer[4].0 > 3 * longer[1].0, "{longer:?}");
 }
 
 #[test]

@@ -188,14 +188,20 @@ pub struct EffectiveSettings {
     pub parallel: usize,
     /// Most rows in one step.
     pub chunk: usize,
-    /// Compute threads.
+    /// Compute threads of a step of one row (a token of one answer).
     pub threads: usize,
+    /// Compute threads of a step of more rows (a prompt, several answers).
+    pub threads_batch: usize,
     /// Instruction set in use.
     pub isa: String,
     /// KV pages.
     pub kv_pages: usize,
     /// Positions in a KV page.
     pub page_tokens: usize,
+    /// What keys are kept as.
+    pub cache_type_k: &'static str,
+    /// What values are kept as.
+    pub cache_type_v: &'static str,
     /// Sequences that may wait.
     pub max_queue: usize,
     /// Whether clients need a key.

@@ -49,6 +49,10 @@ pub struct ServeOptions {
     pub storage_patience: Duration,
     /// Instruction set by name; `None` lets the engine take the best one.
     pub isa: Option<String>,
+    /// Processors that compute threads may run on, by number; empty: all that the process may use.
+    pub processors: Vec<usize>,
+    /// Each compute thread stays on one of `processors`.
+    pub pin: bool,
 }
 
 impl Default for ServeOptions {
@@ -71,6 +75,8 @@ impl Default for ServeOptions {
             stall: Duration::from_secs(5),
             storage_patience: Duration::from_secs(600),
             isa: None,
+            processors: Vec::new(),
+            pin: false,
         }
     }
 }

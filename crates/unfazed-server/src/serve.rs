@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use unfazed_formats::{Checkpoint, Headers};
 use unfazed_plan::{PAGE_TOKENS, Plan, needs};
 use unfazed_wire::memory::WEIGHTS_OFFSET;
-use unfazed_wire::{ReadyInfo, Start};
+use unfazed_wire::{ReadyInfo, Start, Threads};
 
 use crate::events::{EffectiveSettings, Event, EventSink, Partition, Ready};
 use crate::http::body::Bodies;
@@ -119,7 +119,7 @@ fn app(
         bodies: Bodies::new(options.body_limit, options.body_budget, options.receive_timeout),
         streams: Arc::new(Streams::new(options.stream_budget)),
         keep_alive: options.keep_alive,
-        preparing: Arc::new(Semaphore::new(unfazed_host::cores())),
+        preparing: Arc::new(Semaphore::new(unfazed_host::cores().most_threads())),
     })
 }
 
@@ -228,7 +228,7 @@ fn memory_sizes(checkpoint: &Checkpoint, plan: &Plan) -> Sizes {
         weights: plan.weight_bytes.0.saturating_add(WEIGHTS_OFFSET as u64),
         scratch: plan.scratch_bytes.0,
         pages: plan.pages,
-        page_bytes: usize::try_from(needs::page(&checkpoint.config).0).unwrap_or(usize::MAX),
+        page_bytes: usize::try_from(needs::page(&checkpoint.config, plan.cache).0).unwrap_or(usize::MAX),
         least_pages: plan.context.0.div_ceil(PAGE_TOKENS),
     }
 }
@@ -245,8 +245,15 @@ fn start_message(options: &ServeOptions, checkpoint: &Checkpoint, plan: &Plan) -
         parallel: plan.parallel,
         pages: plan.pages,
         page_tokens: PAGE_TOKENS,
+        cache_type_k: plan.cache.keys.to_string(),
+        cache_type_v: plan.cache.values.to_string(),
         chunk: plan.chunk.0,
-        threads: plan.threads,
+        threads: Threads {
+            decode: plan.threads,
+            batch: plan.batch_threads,
+            processors: options.processors.clone(),
+            pin: options.pin,
+        },
         isa: options.isa.clone(),
         weight_memory: 0,
         kv_memory: 0,
@@ -291,9 +298,12 @@ fn ready_event(
                 parallel: plan.parallel,
                 chunk: plan.chunk.0,
                 threads: info.threads,
+                threads_batch: plan.batch_threads,
                 isa: info.isa.clone(),
                 kv_pages: plan.pages,
                 page_tokens: PAGE_TOKENS,
+                cache_type_k: plan.cache.keys.name(),
+                cache_type_v: plan.cache.values.name(),
                 max_queue,
                 api_key,
             },

@@ -4,16 +4,15 @@
 
 use std::sync::Arc;
 
-use half::f16;
 use unfazed_wire::memory::{Access, KvSegment, Mapping, Segment};
 
 use crate::{Buffer, StoreError};
 
-/// KV pages that the front made, mapped: the elements of all pages, and the mapping that has their records.
+/// KV pages that the front made, mapped: the bytes of all pages, and the mapping that has their records.
 #[derive(Debug)]
 pub struct KvMemory {
-    /// `[pages, elements of a page]`, as an earlier process left them.
-    pub pages: Buffer<f16>,
+    /// `[pages, bytes of a page]`, as an earlier process left them.
+    pub pages: Buffer<u8>,
     /// Where the records are ([`KvSegment::read`]).
     pub mapping: Arc<Mapping>,
 }
@@ -31,7 +30,7 @@ impl KvMemory {
         let (start, data) = sizes.data_offset().zip(sizes.data_bytes()).ok_or_else(|| refused(u64::MAX))?;
         // SAFETY: the pages lie behind the records and there is no other buffer of them; the front gives the memory to
         // one process at a time, and to the next one only when this one is gone for certain.
-        let pages = unsafe { Buffer::shared(&mapping, start, data / size_of::<f16>()) };
+        let pages = unsafe { Buffer::shared(&mapping, start, data) };
         Ok(KvMemory { pages: pages.ok_or_else(|| refused(bytes as u64))?, mapping })
     }
 }

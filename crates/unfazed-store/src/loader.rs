@@ -54,6 +54,9 @@ impl PackedStack {
 /// smaller number may follow a larger one.
 pub type Progress = Box<dyn Fn(u64) + Send + Sync>;
 
+/// Called by each thread that reads, with its number, before it touches the memory of weights.
+pub type ThreadStart = Box<dyn Fn(usize) + Send + Sync>;
+
 /// Loads tensors, each with several threads.
 pub struct Loader {
     reader: Arc<dyn Reader>,
@@ -62,6 +65,7 @@ pub struct Loader {
     done: AtomicU64,
     read: AtomicU64,
     memory: Option<Mutex<WeightMemory>>,
+    at_start: Option<ThreadStart>,
 }
 
 /// Some panels of the destination and the rows that go there.
@@ -76,13 +80,21 @@ impl Loader {
     /// A loader that reads through `reader` and packs with up to `threads` threads.
     pub fn new(reader: Arc<dyn Reader>, threads: usize, progress: Progress) -> Loader {
         let (done, read) = (AtomicU64::new(0), AtomicU64::new(0));
-        Loader { reader, threads: threads.max(1), progress, done, read, memory: None }
+        Loader { reader, threads: threads.max(1), progress, done, read, memory: None, at_start: None }
     }
 
     /// Puts weights into memory that outlives this process, and takes from there what an earlier process has loaded.
     #[must_use]
     pub fn into_memory(mut self, memory: WeightMemory) -> Loader {
         self.memory = Some(Mutex::new(memory));
+        self
+    }
+
+    /// Lets each thread that reads call `at_start` first, which may choose where it runs: memory comes from the node of the
+    /// processor that touches it first.
+    #[must_use]
+    pub fn with_thread_start(mut self, at_start: ThreadStart) -> Loader {
+        self.at_start = Some(at_start);
         self
     }
 
@@ -224,7 +236,7 @@ impl Loader {
         let helpers = self.threads.min(pieces.len()).saturating_sub(1);
         let queue = Mutex::new(pieces.into_iter());
         let failure = Mutex::new(None);
-        let work = || {
+        let work = &|| {
             let mut rows = Vec::new();
             // The queue's lock is held for the take alone.
             while let Some(mut piece) = { queue.lock().unwrap_or_else(PoisonError::into_inner).next() } {
@@ -236,9 +248,13 @@ impl Loader {
             }
         };
         thread::scope(|scope| {
-            for _ in 0..helpers {
+            for helper in 1..=helpers {
+                let placed = move || {
+                    self.at_start.iter().for_each(|at_start| at_start(helper));
+                    work();
+                };
                 // Without another thread this one does the work.
-                let _ = thread::Builder::new().name("unfazed-load".to_owned()).spawn_scoped(scope, work);
+                let _ = thread::Builder::new().name("unfazed-load".to_owned()).spawn_scoped(scope, placed);
             }
             work();
         });

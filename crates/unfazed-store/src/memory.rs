@@ -12,7 +12,6 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use half::f16;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use unfazed_wire::memory::Mapping as SharedMapping;
 
@@ -29,7 +28,6 @@ use sealed::Plain;
 
 impl Plain for u8 {}
 impl Plain for f32 {}
-impl Plain for f16 {}
 
 /// A fixed number of numbers: zeroed ones in memory of their own, at least on a page boundary, or a part of memory that
 /// outlives this process. Left out of core dumps.

@@ -145,6 +145,21 @@ fn config_json(config: &ModelConfig) -> Result<Value, TestkitError> {
     let rope_scaling = match &config.rope.scaling {
         RopeScaling::None => Value::Null,
         RopeScaling::Linear(factor) => json!({"rope_type": "linear", "factor": factor}),
+        RopeScaling::Llama3(llama3) => json!({
+            "rope_type": "llama3", "factor": llama3.factor, "low_freq_factor": llama3.low_frequency_factor,
+            "high_freq_factor": llama3.high_frequency_factor,
+            "original_max_position_embeddings": llama3.original_context,
+        }),
+        RopeScaling::Yarn(yarn) => {
+            let mut value = json!({
+                "rope_type": "yarn", "factor": yarn.factor, "beta_fast": yarn.beta_fast,
+                "beta_slow": yarn.beta_slow, "original_max_position_embeddings": yarn.original_context,
+            });
+            if let (Some(amplitude), Some(fields)) = (yarn.amplitude, value.as_object_mut()) {
+                fields.insert("attention_factor".to_owned(), json!(amplitude));
+            }
+            value
+        }
         RopeScaling::PerPair(_) => {
             let reason = "config.json has no list of factors; write GGUF";
             return Err(TestkitError::request("scaling of the frequencies", &"per pair", reason));

@@ -32,9 +32,20 @@ pub fn metadata(config: &ModelConfig, mix: &Mix, name: &str) -> Vec<(String, Val
     put("attention.layer_norm_rms_epsilon", Value::F32(config.norm_epsilon));
     put("rope.freq_base", Value::F32(config.rope.base));
     put("rope.dimension_count", size(config.rope.dimensions));
-    if let RopeScaling::Linear(factor) = config.rope.scaling {
-        put("rope.scaling.type", Value::String("linear".to_owned()));
-        put("rope.scaling.factor", Value::F32(factor));
+    match &config.rope.scaling {
+        RopeScaling::Linear(factor) => {
+            put("rope.scaling.type", Value::String("linear".to_owned()));
+            put("rope.scaling.factor", Value::F32(*factor));
+        }
+        RopeScaling::Yarn(yarn) => {
+            put("rope.scaling.type", Value::String("yarn".to_owned()));
+            put("rope.scaling.factor", Value::F32(yarn.factor));
+            put("rope.scaling.original_context_length", size(yarn.original_context));
+            put("rope.scaling.yarn_beta_fast", Value::F32(yarn.beta_fast));
+            put("rope.scaling.yarn_beta_slow", Value::F32(yarn.beta_slow));
+        }
+        // Factors of pairs are a tensor, and Llama 3's are written as such.
+        RopeScaling::None | RopeScaling::PerPair(_) | RopeScaling::Llama3(_) => {}
     }
     put("vocab_size", size(config.vocab));
     if let Some(experts) = config.experts {

@@ -17,7 +17,7 @@ pub mod message;
 
 pub use message::{
     Failure, FailureKind, FinishReason, LoadFailure, LoadFault, Penalties, Progress, ReadyInfo, RequestId,
-    Sampling, Start, Submit, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs,
+    Sampling, Start, Submit, Threads, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs,
 };
 
 /// Which build this is: version, profile and a hash of this crate's sources. Front and engine must agree, since a

@@ -35,16 +35,48 @@ pub struct Start {
     pub pages: usize,
     /// Positions in a KV page.
     pub page_tokens: usize,
+    /// What keys are kept as, by name.
+    pub cache_type_k: String,
+    /// What values are kept as, by name.
+    pub cache_type_v: String,
     /// Most rows in one step.
     pub chunk: usize,
     /// Compute threads.
-    pub threads: usize,
+    pub threads: Threads,
     /// Instruction set by name, or the best one.
     pub isa: Option<String>,
     /// Bytes of the memory for packed weights: [`crate::memory::WEIGHTS_OFFSET`] and the weights.
     pub weight_memory: u64,
     /// Bytes of the memory for KV pages: those of a [`crate::memory::KvSegment`].
     pub kv_memory: u64,
+}
+
+/// Compute threads and where they run. Nothing of it changes a result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Threads {
+    /// Threads of a step of one row, bound by memory.
+    pub decode: usize,
+    /// Threads of a step of more rows.
+    pub batch: usize,
+    /// Numbers of the processors that they may run on; empty: all that the process may use.
+    pub processors: Vec<usize>,
+    /// Each thread stays on a processor of its own: thread `i` on `processors[i]`, from the start again where there are
+    /// more threads.
+    pub pin: bool,
+}
+
+impl Threads {
+    /// As many threads as the largest step has.
+    pub fn most(&self) -> usize {
+        self.decode.max(self.batch)
+    }
+}
+
+impl From<usize> for Threads {
+    /// So many in every step, wherever the system puts them.
+    fn from(threads: usize) -> Threads {
+        Threads { decode: threads, batch: threads, processors: Vec::new(), pin: false }
+    }
 }
 
 /// A request: one sequence.

@@ -8,8 +8,9 @@ use unfazed_formats::Checkpoint;
 use unfazed_plan::ledger::Machine;
 use unfazed_plan::{Bytes, Plan};
 use unfazed_server::{EngineProgram, EventSink, ServeOptions, ServerError};
+use unfazed_wire::Threads;
 
-use crate::flags::{LogFlags, ModelFlags};
+use crate::flags::{LogFlags, ModelFlags, Placement};
 use crate::model;
 
 /// A model that was opened and a plan that fits this machine.
@@ -17,6 +18,7 @@ pub(crate) struct Prepared {
     checkpoint: Checkpoint,
     plan: Plan,
     program: EngineProgram,
+    threads: Threads,
 }
 
 /// Opens the model and plans. Everything that can be wrong with model or settings is found here, before any port is
@@ -24,7 +26,8 @@ pub(crate) struct Prepared {
 pub(crate) fn prepare(model: &ModelFlags, log: &LogFlags, default_log: &str) -> anyhow::Result<Prepared> {
     let checkpoint = model::open(model.model.as_deref())?;
     let memory = unfazed_host::memory().context("cannot find out how much memory is free")?;
-    let machine = Machine { available: Bytes(memory.available), cores: unfazed_host::cores() };
+    let placement = model.threads.processors.placement()?;
+    let machine = machine(memory.available, &placement);
     let weights = unfazed_plan::needs::packed_weights(checkpoint.tensors.values());
     let plan = unfazed_plan::plan(&checkpoint.config, weights, &machine, &model.settings())?;
     for note in &plan.notes {
@@ -34,7 +37,17 @@ pub(crate) fn prepare(model: &ModelFlags, log: &LogFlags, default_log: &str) -> 
     for argument in log.for_engine(default_log) {
         program = program.argument(argument);
     }
-    Ok(Prepared { checkpoint, plan, program })
+    let threads = placement.threads(plan.threads, plan.batch_threads);
+    Ok(Prepared { checkpoint, plan, program, threads })
+}
+
+/// The machine's numbers for a plan.
+pub(crate) fn machine(available: u64, placement: &Placement) -> Machine {
+    Machine {
+        available: Bytes(available),
+        cores: placement.cores.threads(),
+        most_threads: placement.cores.most_threads(),
+    }
 }
 
 impl Prepared {
@@ -46,11 +59,13 @@ impl Prepared {
     /// Serves until `shutdown` ends and running requests have.
     pub(crate) async fn serve(
         self,
-        options: ServeOptions,
+        mut options: ServeOptions,
         events: EventSink,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> anyhow::Result<()> {
         let port = options.port;
+        options.processors = self.threads.processors;
+        options.pin = self.threads.pin;
         unfazed_server::serve(options, self.checkpoint, self.plan, self.program, events, shutdown)
             .await
             .map_err(|error| explain(error, port))

@@ -22,6 +22,8 @@ enum Item {
     Progress { done: u64, total: u64 },
     /// Nothing is being loaded.
     NoProgress,
+    /// A line that is written over by whatever comes next.
+    Status(String),
 }
 
 impl Stderr {
@@ -53,15 +55,26 @@ impl Stderr {
 
     /// Draws the loading bar as an event says, where a person looks.
     pub(crate) fn follow(&self, event: &Event) {
-        if !self.terminal {
-            return;
+        match event {
+            Event::Loading { done_bytes, total_bytes, .. } => self.loading(*done_bytes, *total_bytes),
+            _ if self.terminal => self.output.send(Item::NoProgress),
+            _ => {}
         }
-        self.output.send(match event {
-            Event::Loading { done_bytes, total_bytes, .. } => {
-                Item::Progress { done: *done_bytes, total: *total_bytes }
-            }
-            _ => Item::NoProgress,
-        });
+    }
+
+    /// Draws the loading bar, where a person looks.
+    pub(crate) fn loading(&self, done: u64, total: u64) {
+        if self.terminal {
+            self.output.send(Item::Progress { done, total });
+        }
+    }
+
+    /// Shows what goes on, where a person looks; an empty line ends that, and the loading bar.
+    pub(crate) fn status(&self, line: &str) {
+        if self.terminal {
+            self.output.send(Item::NoProgress);
+            self.output.send(Item::Status(line.to_owned()));
+        }
     }
 
     /// Waits until everything was written, for a second at most.
@@ -86,6 +99,7 @@ fn show(item: Item, bar: &mut Option<ProgressBar>) {
             bar.set_length(total);
             bar.set_position(done);
         }
+        Item::Status(line) => drop(write!(io::stderr(), "\r\x1b[2K{line}")),
         Item::NoProgress => {
             if let Some(bar) = bar.take() {
                 bar.finish_and_clear();

@@ -1,8 +1,10 @@
 //! Activations of a step, laid out once for the largest.
 
 use unfazed_formats::ModelConfig;
+use unfazed_kernels::attention::partial_len;
 use unfazed_store::{Buffer, StoreError};
 
+use super::attention::PARTIALS;
 use super::compute::Scratch;
 use super::mixture::FEW_ROWS;
 
@@ -45,6 +47,8 @@ pub(super) struct Arena {
     pub(super) context: Buffer<f32>,
     /// Cosines and sines for each row's position, `[rows, head_dim]` at most.
     pub(super) rope: Buffer<f32>,
+    /// Room for parts of softmaxes.
+    pub(super) partials: Buffer<f32>,
     /// What the router says, `[rows, experts]`.
     pub(super) router: Buffer<f32>,
     /// Experts' outputs of a step of few rows, `[few rows * used, hidden]`.
@@ -65,6 +69,7 @@ impl Arena {
             value: buffer("values", rows, widths.kv)?,
             context: buffer("contexts", rows, widths.query)?,
             rope: buffer("rotations", rows, widths.head_dim)?,
+            partials: buffer("parts of softmaxes", PARTIALS, partial_len(widths.head_dim))?,
             router: buffer("router outputs", rows, widths.experts)?,
             outputs: buffer("experts' outputs", few, widths.hidden)?,
             logits: buffer("logits", logit_rows, widths.vocab)?,
@@ -94,7 +99,9 @@ pub fn arena_bytes(model: &ModelConfig, max_rows: usize, max_logit_rows: usize, 
     let gathered = if widths.used > 0 { product(entries, widths.hidden) } else { 0 };
     let operands = [input, gathered, product(entries, inner).saturating_mul(2)];
 
-    let numbers = operands.into_iter().chain([activations, few, logits]).fold(0, u64::saturating_add);
+    let partials = product(PARTIALS as u64, partial_len(widths.head_dim));
+    let numbers =
+        operands.into_iter().chain([activations, few, logits, partials]).fold(0, u64::saturating_add);
     let group = model.heads / model.kv_heads.max(1);
     let scratch = product(threads as u64, Scratch::bytes(group, widths.head_dim));
     numbers.saturating_mul(size_of::<f32>() as u64).saturating_add(scratch)

@@ -71,12 +71,17 @@ impl Compute {
         group: usize,
         head_dim: usize,
     ) -> Compute {
-        let scratch = (0..pool.threads()).map(|_| Scratch::new(group, head_dim)).collect();
+        let scratch = (0..pool.capacity()).map(|_| Scratch::new(group, head_dim)).collect();
         Compute { isa, float_activations, pool, scratch }
     }
 
     pub(super) fn threads(&self) -> usize {
         self.pool.threads()
+    }
+
+    /// Lets so many threads take part in the sections that follow.
+    pub(super) fn take_part(&mut self, threads: usize) {
+        self.pool.take_part(threads);
     }
 
     /// What the weights of a format are multiplied by.

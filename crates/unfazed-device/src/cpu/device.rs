@@ -5,13 +5,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use half::f16;
 use unfazed_formats::ModelConfig;
 use unfazed_formats::config::{ExpertConfig, RopeConfig};
 use unfazed_kernels::Isa;
 use unfazed_kernels::panel::unpack_row;
 use unfazed_kernels::vector::{RopeFrequencies, choose_experts, rms_norm, rotate};
 use unfazed_store::{Buffer, Loader, MatrixSource, PackedStack, VectorSource};
+use unfazed_wire::Threads;
 
 use super::arena::{Arena, Widths};
 use super::attention::Attention;
@@ -22,7 +22,8 @@ use super::disjoint::Disjoint;
 use super::feed_forward::Inner;
 use super::mixture::{FEW_ROWS, Outer};
 use super::operand::Operand;
-use super::pages::{Blocks, Memory, Pages};
+use super::pages::{Blocks, Pages};
+use super::placement;
 use super::pool::Pool;
 use super::routing::Routing;
 use super::step::{Limits, Step};
@@ -32,8 +33,8 @@ use crate::{Batch, Device, DeviceError, KvShape, PageSpan};
 pub struct CpuConfig<'a> {
     /// Instruction set.
     pub isa: Isa,
-    /// Compute threads, the caller among them.
-    pub threads: usize,
+    /// Compute threads, the caller among them; the device is used by the thread that makes it.
+    pub threads: Threads,
     /// Shape of the model.
     pub model: &'a ModelConfig,
     /// Shape of the KV pages; layers, heads and head width are the model's.
@@ -48,7 +49,7 @@ pub struct CpuConfig<'a> {
     pub loader: Loader,
     /// Memory for the KV pages, as an earlier device left it; `None` takes memory of the device's own. Not used with
     /// float activations.
-    pub kv_memory: Option<Buffer<f16>>,
+    pub kv_memory: Option<Buffer<u8>>,
     /// Goes up with each layer that is computed and each page that is checked: in a long step it tells a stuck device
     /// from a slow one.
     pub pulse: Arc<AtomicU64>,
@@ -58,6 +59,7 @@ pub struct CpuConfig<'a> {
 pub struct CpuDevice {
     compute: Compute,
     loader: Loader,
+    threads: Threads,
     limits: Limits,
     widths: Widths,
     arena: Arena,
@@ -96,12 +98,14 @@ impl CpuDevice {
         let pages = Pages::new(&kv, float_activations, kv_memory)
             .ok_or_else(|| setup(format!("KV pages cannot be laid out as {kv:?}")))??;
         let arena = Arena::new(&widths, max_rows, max_logit_rows)?;
-        let pool = Pool::new(threads).map_err(|source| DeviceError::Threads { threads, source })?;
+        let pool =
+            Pool::new(&threads).map_err(|source| DeviceError::Threads { threads: threads.most(), source })?;
         let group = model.heads / model.kv_heads;
         let limits = Limits { rows: max_rows, logit_rows: max_logit_rows, vocab: model.vocab, kv, group };
         Ok(CpuDevice {
             compute: Compute::new(isa, float_activations, pool, group, model.head_dim),
-            loader,
+            loader: placement::place_readers(loader, &threads),
+            threads,
             limits,
             widths,
             arena,
@@ -227,6 +231,8 @@ impl Device for CpuDevice {
 
     fn begin(&mut self, batch: &Batch) -> Result<(), DeviceError> {
         self.rope_ready = false;
+        let Threads { decode, batch: many, .. } = self.threads;
+        self.compute.take_part(if batch.rows.len() == 1 { decode } else { many });
         self.step.begin(batch, &self.limits)
     }
 
@@ -297,16 +303,9 @@ impl Device for CpuDevice {
         let (query, key, value) = (&self.arena.query[..], &self.arena.key[..], &self.arena.value[..]);
         let (step, group) = (&self.step, self.limits.group);
         let context = Disjoint::new(&mut self.arena.context[..]);
-        match memory {
-            Memory::Half(memory) => {
-                let blocks = Blocks { layout, layer, memory: Disjoint::new(&mut memory[..]) };
-                Attention { step, blocks, group, query, key, value, context }.run(&mut self.compute);
-            }
-            Memory::Float(memory) => {
-                let blocks = Blocks { layout, layer, memory: Disjoint::new(&mut memory[..]) };
-                Attention { step, blocks, group, query, key, value, context }.run(&mut self.compute);
-            }
-        }
+        let blocks = Blocks { layout, layer, memory: Disjoint::new(&mut memory[..]) };
+        let attention = Attention { step, blocks, group, query, key, value, context };
+        attention.run(&mut self.compute, &mut self.arena.partials);
     }
 
     fn project_context(&mut self, w: &PackedStack) {

@@ -5,11 +5,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use unfazed_kernels::Isa;
-use unfazed_kernels::attention::{KvBits, KvLayout, digest};
+use unfazed_kernels::attention::{KvLayout, digest};
 
 use super::compute::Compute;
 use super::disjoint::Disjoint;
-use super::pages::{Memory, Pages};
+use super::pages::Pages;
 use crate::{DeviceError, KvShape, PageSpan};
 
 /// One digest for each position of the spans, in order.
@@ -38,16 +38,13 @@ pub(super) fn digests(
         pulse.fetch_add(1, Ordering::Relaxed);
         // SAFETY: each span comes up once, and these are its digests.
         let part = unsafe { parts.part(starts[unit]..starts[unit] + span.slots.len()) };
-        match &pages.memory {
-            Memory::Half(memory) => page(isa, &pages.layout, &memory[..], span, part),
-            Memory::Float(memory) => page(isa, &pages.layout, &memory[..], span, part),
-        }
+        page(isa, &pages.layout, &pages.memory, span, part);
     });
     Ok(all)
 }
 
-fn page<E: KvBits>(isa: Isa, layout: &KvLayout, memory: &[E], span: &PageSpan, digests: &mut [u64]) {
-    let page = &memory[span.page.0 as usize * layout.page_len()..][..layout.page_len()];
+fn page(isa: Isa, layout: &KvLayout, memory: &[u8], span: &PageSpan, digests: &mut [u64]) {
+    let page = &memory[span.page.0 as usize * layout.page_bytes()..][..layout.page_bytes()];
     for layer in 0..layout.layers() {
         for head in 0..layout.kv_heads() {
             digest(isa, layout, &page[layout.block(layer, head)], span.slots.clone(), digests);

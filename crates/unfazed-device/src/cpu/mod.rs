@@ -9,6 +9,8 @@
 //! | file | what |
 //! |---|---|
 //! | `pool.rs` | threads for sections of a few microseconds |
+//! | `meter.rs` | rates of the machine and of kernels, with the same threads |
+//! | `placement.rs` | which processors threads run on |
 //! | `compute.rs` | sections by rows, items and units, with each thread's scratch |
 //! | `disjoint.rs` | slices that threads write at once, each its own part |
 //! | `arena.rs` | activations of a step, and how many bytes they are |
@@ -29,12 +31,16 @@ mod device;
 mod digest;
 mod disjoint;
 mod feed_forward;
+mod meter;
 mod mixture;
 mod operand;
 mod pages;
+mod placement;
 mod pool;
 mod routing;
 mod step;
 
 pub use arena::arena_bytes;
 pub use device::{CpuConfig, CpuDevice};
+pub use meter::{Meter, Rates};
+pub use pool::Pool;

@@ -2,8 +2,8 @@
 
 #![allow(unsafe_code)]
 
-use half::f16;
-use unfazed_kernels::attention::{KvElement, KvLayout};
+use unfazed_formats::{KvType, KvTypes};
+use unfazed_kernels::attention::KvLayout;
 use unfazed_store::{Buffer, StoreError};
 
 use super::disjoint::Disjoint;
@@ -12,31 +12,23 @@ use crate::KvShape;
 /// All pages.
 pub(super) struct Pages {
     pub(super) layout: KvLayout,
-    pub(super) memory: Memory,
-}
-
-/// What the elements are.
-pub(super) enum Memory {
-    /// As shipped.
-    Half(Buffer<f16>),
-    /// In the test mode with float activations.
-    Float(Buffer<f32>),
+    pub(super) memory: Buffer<u8>,
 }
 
 impl Pages {
     /// Pages in `given` memory or, without any, zeroed ones; `None` for a shape that cannot be laid out, or not in
-    /// that memory.
+    /// that memory. In the test mode with float activations keys and values are floats, in memory of their own.
     pub(super) fn new(
         shape: &KvShape,
         float: bool,
-        given: Option<Buffer<f16>>,
+        given: Option<Buffer<u8>>,
     ) -> Option<Result<Pages, StoreError>> {
-        let layout = KvLayout::new(shape.layers, shape.kv_heads, shape.head_dim, shape.page_tokens)?;
-        let len = layout.page_len().checked_mul(shape.pages)?;
-        let memory = match (float, given) {
-            (false, Some(memory)) => (memory.len() == len).then_some(Ok(Memory::Half(memory)))?,
-            (false, None) => Buffer::zeroed("KV pages", len).map(Memory::Half),
-            (true, _) => Buffer::zeroed("KV pages", len).map(Memory::Float),
+        let types = if float { KvTypes::both(KvType::F32) } else { shape.types };
+        let layout = KvLayout::new(shape.layers, shape.kv_heads, shape.head_dim, shape.page_tokens, types)?;
+        let len = layout.page_bytes().checked_mul(shape.pages)?;
+        let memory = match given.filter(|_| !float) {
+            Some(memory) => (memory.len() == len).then_some(Ok(memory))?,
+            None => Buffer::zeroed("KV pages", len),
         };
         Some(memory.map(|memory| Pages { layout, memory }))
     }
@@ -44,18 +36,18 @@ impl Pages {
 
 /// The blocks of one layer, shared by threads.
 #[derive(Clone, Copy)]
-pub(super) struct Blocks<'a, E> {
+pub(super) struct Blocks<'a> {
     pub(super) layout: &'a KvLayout,
     pub(super) layer: usize,
-    pub(super) memory: Disjoint<'a, E>,
+    pub(super) memory: Disjoint<'a, u8>,
 }
 
-impl<'a, E: KvElement> Blocks<'a, E> {
+impl<'a> Blocks<'a> {
     /// Keys and values of a head in a page, to be written.
     ///
     /// # Safety
     /// While it lives, nobody else has this block.
-    pub(super) unsafe fn write(&self, page: usize, head: usize) -> &'a mut [E] {
+    pub(super) unsafe fn write(&self, page: usize, head: usize) -> &'a mut [u8] {
         // SAFETY: the caller promises that it is the only one.
         unsafe { self.memory.part(self.range(page, head)) }
     }
@@ -64,14 +56,14 @@ impl<'a, E: KvElement> Blocks<'a, E> {
     ///
     /// # Safety
     /// While it lives, nobody writes this block.
-    pub(super) unsafe fn read(&self, page: usize, head: usize) -> &'a [E] {
+    pub(super) unsafe fn read(&self, page: usize, head: usize) -> &'a [u8] {
         // SAFETY: the caller promises that nobody writes.
         unsafe { self.memory.shared(self.range(page, head)) }
     }
 
     fn range(&self, page: usize, head: usize) -> std::ops::Range<usize> {
         let block = self.layout.block(self.layer, head);
-        let start = page * self.layout.page_len();
+        let start = page * self.layout.page_bytes();
         start + block.start..start + block.end
     }
 }

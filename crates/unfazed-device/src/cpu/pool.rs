@@ -16,13 +16,22 @@ use std::cell::UnsafeCell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use unfazed_wire::Threads;
+
+use super::placement;
+
 /// How long a thread spins before it parks. Longer than the gaps between sections of a step; short enough that two
 /// threads that were put on one core do not keep each other from working for long.
 const SPIN: Duration = Duration::from_micros(50);
+
+/// The same where each thread has a processor of its own, so that none can keep another from working: long enough for
+/// the time between two tokens, since to wake a parked thread takes a tenth of a millisecond.
+const SPIN_PINNED: Duration = Duration::from_millis(1);
 
 /// The clock is read once in so many spins.
 const SPINS_PER_LOOK: u32 = 64;
@@ -54,6 +63,9 @@ struct Shared {
     next: Line<AtomicUsize>,
     job: UnsafeCell<Option<Job>>,
     stop: AtomicBool,
+    /// Threads that take part in a section: those with a lower number. Changed between sections only.
+    taking_part: AtomicUsize,
+    spin: Duration,
     /// Whether worker `i + 1` is parked or about to be.
     parked: Vec<Line<AtomicBool>>,
     caller_waits: AtomicBool,
@@ -68,20 +80,25 @@ unsafe impl Sync for Shared {}
 unsafe impl Send for Shared {}
 
 /// A fixed number of threads, of which the caller is number 0.
-pub(super) struct Pool {
+pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
 }
 
 impl Pool {
-    /// A pool of `threads` threads (at least one: the caller).
-    pub(super) fn new(threads: usize) -> io::Result<Pool> {
-        let workers = threads.clamp(1, MAX_THREADS) - 1;
+    /// A pool of as many threads as the largest step has (at least one: the caller), where `threads` puts them. The
+    /// caller is bound to its processors too, and with it the threads that it starts from then on.
+    pub fn new(threads: &Threads) -> io::Result<Pool> {
+        let count = threads.most().clamp(1, MAX_THREADS);
+        let workers = count - 1;
+        let alone = threads.pin && count <= threads.processors.len();
         let shared = Arc::new(Shared {
             state: Line(AtomicU64::new(0)),
             next: Line(AtomicUsize::new(0)),
             job: UnsafeCell::new(None),
             stop: AtomicBool::new(false),
+            taking_part: AtomicUsize::new(count),
+            spin: if alone { SPIN_PINNED } else { SPIN },
             parked: (0..workers).map(|_| Line(AtomicBool::new(false))).collect(),
             caller_waits: AtomicBool::new(false),
             caller: (Mutex::new(()), Condvar::new()),
@@ -89,23 +106,44 @@ impl Pool {
         });
         // Made first, so that an error ends the workers that were started.
         let mut pool = Pool { shared, workers: Vec::new() };
+        let (placed, all_placed) = channel();
         for worker in 1..=workers {
-            let shared = pool.shared.clone();
+            let (shared, placed, threads) = (pool.shared.clone(), placed.clone(), threads.clone());
             let builder = thread::Builder::new().name(format!("unfazed-cpu-{worker}"));
-            pool.workers.push(builder.spawn(move || shared.serve(worker))?);
+            pool.workers.push(builder.spawn(move || {
+                // The pool's maker waits for it, until all have said it.
+                let _ = placed.send(placement::place(&threads, worker));
+                drop(placed);
+                shared.serve(worker);
+            })?);
         }
+        drop(placed);
+        // Only after the workers were started, who would inherit it.
+        placement::place(threads, 0)?;
+        all_placed.into_iter().collect::<io::Result<()>>()?;
         Ok(pool)
     }
 
-    /// Number of threads.
-    pub(super) fn threads(&self) -> usize {
+    /// Number of threads that take part in a section.
+    pub fn threads(&self) -> usize {
+        self.shared.taking_part.load(Ordering::Relaxed)
+    }
+
+    /// Threads that there are.
+    pub fn capacity(&self) -> usize {
         self.workers.len() + 1
+    }
+
+    /// Lets so many threads take part in the sections that follow (at least one, at most all). The others park.
+    pub fn take_part(&mut self, threads: usize) {
+        // Seen by workers that see the next section, since its number is stored after it.
+        self.shared.taking_part.store(threads.clamp(1, self.capacity()), Ordering::Relaxed);
     }
 
     /// Runs `work(thread, chunk)` for each chunk below `chunks`, on any thread, in any order; returns when all are done.
     /// A panic in it ends the section early and goes on in the caller.
-    pub(super) fn run(&mut self, chunks: usize, work: &(dyn Fn(usize, usize) + Sync)) {
-        if self.workers.is_empty() || chunks <= 1 {
+    pub fn run(&mut self, chunks: usize, work: &(dyn Fn(usize, usize) + Sync)) {
+        if self.threads() == 1 || chunks <= 1 {
             return (0..chunks).for_each(|chunk| work(0, chunk));
         }
         let shared = &*self.shared;
@@ -131,6 +169,7 @@ impl Pool {
 
     /// Wakes up to `needed` workers that are parked, if the others are too few.
     fn wake(&self, needed: usize) {
+        let needed = needed.min(self.threads() - 1);
         for (worker, parked) in self.workers.iter().zip(&self.shared.parked).take(needed) {
             if parked.0.load(Ordering::SeqCst) {
                 worker.thread().unpark();
@@ -171,10 +210,11 @@ impl Shared {
     fn wait_for_section(&self, worker: usize, seen: u64) -> Option<u64> {
         let open = || {
             let state = self.state.0.load(Ordering::SeqCst);
-            (state & OPEN != 0 && state / SECTION != seen).then_some(state / SECTION)
+            let news = state & OPEN != 0 && state / SECTION != seen;
+            (news && worker < self.taking_part.load(Ordering::Relaxed)).then_some(state / SECTION)
         };
         let ready = || self.stop.load(Ordering::SeqCst) || open().is_some();
-        if !spin(ready) {
+        if !spin(self.spin, ready) {
             let parked = &self.parked[worker - 1].0;
             parked.store(true, Ordering::SeqCst);
             // The flag is up before the state is looked at again, and the caller looks at the flag after it changed
@@ -223,7 +263,7 @@ impl Shared {
     /// The caller's wait for those who are still in.
     fn wait_until_empty(&self) {
         let empty = || self.state.0.load(Ordering::SeqCst) & INSIDE == 0;
-        if spin(empty) {
+        if spin(self.spin, empty) {
             return;
         }
         let mut guard = self.caller.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -235,8 +275,8 @@ impl Shared {
     }
 }
 
-/// Spins until `ready`, or until [`SPIN`] is over: then false.
-fn spin(ready: impl Fn() -> bool) -> bool {
+/// Spins until `ready`, or until the time is over: then false.
+fn spin(time: Duration, ready: impl Fn() -> bool) -> bool {
     let mut start = None;
     loop {
         for _ in 0..SPINS_PER_LOOK {
@@ -245,7 +285,7 @@ fn spin(ready: impl Fn() -> bool) -> bool {
             }
             std::hint::spin_loop();
         }
-        if start.get_or_insert_with(Instant::now).elapsed() >= SPIN {
+        if start.get_or_insert_with(Instant::now).elapsed() >= time {
             return false;
         }
     }
@@ -269,7 +309,7 @@ mod tests {
     #[test]
     fn every_chunk_runs_once_in_many_tiny_sections() {
         for threads in [1, 2, 3, 9] {
-            let mut pool = Pool::new(threads).unwrap();
+            let mut pool = Pool::new(&threads.into()).unwrap();
             for section in 0..20_000 {
                 let chunks = section % 17;
                 assert!(counts(&mut pool, chunks).iter().all(|n| *n == 1), "section {section}");
@@ -279,7 +319,7 @@ mod tests {
 
     #[test]
     fn workers_that_parked_are_woken_again() {
-        let mut pool = Pool::new(3).unwrap();
+        let mut pool = Pool::new(&3.into()).unwrap();
         for _ in 0..20 {
             thread::sleep(SPIN * 20);
             // Each of the chunks waits until all have begun, so the workers must have come.
@@ -295,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_caller_waits_for_chunks_that_take_longer_than_it_spins() {
-        let mut pool = Pool::new(4).unwrap();
+        let mut pool = Pool::new(&4.into()).unwrap();
         for _ in 0..20 {
             let done = AtomicUsize::new(0);
             pool.run(8, &|thread, _| {
@@ -308,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_panic_in_any_thread_reaches_the_caller_and_the_pool_lives() {
-        let mut pool = Pool::new(4).unwrap();
+        let mut pool = Pool::new(&4.into()).unwrap();
         for round in 0..50 {
             let result = catch_unwind(AssertUnwindSafe(|| {
                 pool.run(100, &|_, chunk| assert!(chunk != round, "chunk {chunk} fails"));
@@ -320,11 +360,34 @@ mod tests {
     }
 
     #[test]
+    fn only_those_who_take_part_run_chunks_and_the_others_come_back() {
+        let mut pool = Pool::new(&4.into()).unwrap();
+        for round in 0..2_000 {
+            let taking_part = [4, 1, 2, 3][round % 4];
+            pool.take_part(taking_part);
+            assert_eq!((pool.threads(), pool.capacity()), (taking_part, 4));
+            assert!(counts(&mut pool, 1 + round % 9).iter().all(|n| *n == 1));
+            if round % 500 == 0 {
+                thread::sleep(SPIN * 20);
+            }
+        }
+        // All of them, since each chunk waits until all have begun.
+        pool.take_part(9);
+        let begun = AtomicUsize::new(0);
+        pool.run(4, &|_, _| {
+            begun.fetch_add(1, Ordering::SeqCst);
+            while begun.load(Ordering::SeqCst) < 4 {
+                thread::yield_now();
+            }
+        });
+    }
+
+    #[test]
     fn many_pools_share_few_cores() {
         thread::scope(|scope| {
             for _ in 0..6 {
                 scope.spawn(|| {
-                    let mut pool = Pool::new(4).unwrap();
+                    let mut pool = Pool::new(&4.into()).unwrap();
                     for chunks in (0..300).map(|i| i % 13) {
                         assert!(counts(&mut pool, chunks).iter().all(|n| *n == 1));
                     }

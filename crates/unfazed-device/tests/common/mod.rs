@@ -8,7 +8,7 @@ use unfazed_device::{Batch, BatchRow, CpuConfig, CpuDevice, Device, KvShape, Pag
 use unfazed_formats::block::dequantise;
 use unfazed_formats::config::{ExpertConfig, Family, ModelConfig, RopeConfig, RopePairing, RopeScaling};
 use unfazed_formats::source::{ByteSource, MemorySource};
-use unfazed_formats::{BlockFormat, Extent, FileId};
+use unfazed_formats::{BlockFormat, Extent, FileId, KvTypes};
 use unfazed_kernels::Isa;
 use unfazed_store::{Loader, MatrixSource, Reader, StoreError, VectorSource};
 use unfazed_testkit::random_blocks::random_blocks;
@@ -59,6 +59,8 @@ pub struct Layer {
 /// The whole model. Without experts each layer's stacks have one part.
 pub struct Model {
     pub config: ModelConfig,
+    /// What keys and values are kept as.
+    pub types: KvTypes,
     file: Arc<Bytes>,
     embedding: Matrix,
     layers: Vec<Layer>,
@@ -161,7 +163,15 @@ impl Model {
             })
             .collect();
         let norm = vector(hidden);
-        Model { config, file: Arc::new(Bytes(file)), embedding, layers, norm, output: table }
+        Model {
+            config,
+            types: KvTypes::default(),
+            file: Arc::new(Bytes(file)),
+            embedding,
+            layers,
+            norm,
+            output: table,
+        }
     }
 
     pub fn loader(&self) -> Loader {
@@ -170,13 +180,18 @@ impl Model {
 
     pub fn kv(&self, pages: usize) -> KvShape {
         let ModelConfig { layers, kv_heads, head_dim, .. } = self.config;
-        KvShape { layers, kv_heads, head_dim, page_tokens: 16, pages }
+        KvShape { layers, kv_heads, head_dim, page_tokens: 16, pages, types: self.types }
     }
 
     pub fn device(&self, isa: Isa, threads: usize, max_rows: usize, float: bool) -> Running<'_> {
-        let device = CpuDevice::new(CpuConfig {
+        let device = CpuDevice::new(self.cpu_config(isa, threads, max_rows, float));
+        Running::new(self, device.unwrap())
+    }
+
+    pub fn cpu_config(&self, isa: Isa, threads: usize, max_rows: usize, float: bool) -> CpuConfig<'_> {
+        CpuConfig {
             isa,
-            threads,
+            threads: threads.into(),
             model: &self.config,
             kv: self.kv(PAGES),
             max_rows,
@@ -185,8 +200,7 @@ impl Model {
             kv_memory: None,
             pulse: Arc::default(),
             loader: self.loader(),
-        });
-        Running::new(self, device.unwrap())
+        }
     }
 
     /// The logits of all positions, in f64.

@@ -23,6 +23,8 @@ pub(crate) enum Submitted {
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     pub(super) limits: Limits,
+    /// Most rows in a step that the device was laid out for.
+    most_rows: usize,
     pages: PageAllocator,
     /// In order of arrival.
     waiting: VecDeque<Sequence>,
@@ -35,7 +37,14 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     pub(crate) fn new(limits: Limits) -> Scheduler {
         let pages = PageAllocator::new(limits.pages);
-        Scheduler { limits, pages, waiting: VecDeque::new(), running: Vec::new(), step: 0 }
+        let most_rows = limits.chunk;
+        Scheduler { limits, most_rows, pages, waiting: VecDeque::new(), running: Vec::new(), step: 0 }
+    }
+
+    /// Lets the steps that follow have at most so many rows, within what the device was laid out for. No result depends on
+    /// it.
+    pub(crate) fn limit_rows(&mut self, rows: usize) {
+        self.limits.chunk = rows.clamp(1, self.most_rows);
     }
 
     /// Queues a request, or says why it can never be served.

@@ -2,7 +2,7 @@
 
 use super::metadata::Metadata;
 use crate::config::{
-    ExpertConfig, Family, FieldNames, ModelConfig, RopeConfig, RopePairing, RopeScaling, bounds,
+    ExpertConfig, Family, FieldNames, ModelConfig, RopeConfig, RopePairing, RopeScaling, YarnScaling, bounds,
 };
 use crate::{BlockFormat, ByteSource, FormatError, TensorInfo};
 
@@ -207,10 +207,11 @@ fn rope(
                 factor.ok_or_else(|| metadata.missing(&factor_key, "linear scaling needs it"))?,
             )
         }
-        (Some("linear"), Some(_)) => {
+        (Some("yarn"), None) => yarn(keys, &factor_key)?,
+        (Some("linear" | "yarn"), Some(_)) => {
             return Err(metadata.unsupported(&type_key, "together with rope_freqs.weight nothing is"));
         }
-        (Some(_), _) => return Err(metadata.unsupported(&type_key, "none and linear are")),
+        (Some(_), _) => return Err(metadata.unsupported(&type_key, "none, linear and yarn are")),
     };
     Ok(RopeConfig {
         base: metadata.f32(&keys.name("rope.freq_base"))?.unwrap_or(ROPE_BASE_DEFAULT),
@@ -218,6 +219,30 @@ fn rope(
         pairing: if family == Family::Llama { RopePairing::Neighbours } else { RopePairing::Halves },
         scaling,
     })
+}
+
+fn yarn(keys: &Keys<'_>, factor_key: &str) -> Result<RopeScaling, FormatError> {
+    let metadata = keys.metadata;
+    for key in ["rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor"].map(|key| keys.name(key)) {
+        if metadata.f32(&key)?.is_some_and(|factor| factor != 1.0) {
+            return Err(metadata.unsupported(&key, "1 is"));
+        }
+    }
+    let multiplier = keys.name("rope.scaling.yarn_log_multiplier");
+    if metadata.get(&multiplier).is_some() {
+        return Err(metadata.unsupported(&multiplier, "nothing is"));
+    }
+    let factor = metadata.f32(factor_key)?.ok_or_else(|| metadata.missing(factor_key, "YaRN needs it"))?;
+    let original = match keys.size("rope.scaling.original_context_length", bounds::CONTEXT)? {
+        Some(original) => original,
+        None => keys.required("context_length", bounds::CONTEXT, "YaRN needs it")?,
+    };
+    let beta = |key| metadata.f32(&keys.name(key));
+    Ok(RopeScaling::Yarn(YarnScaling {
+        beta_fast: beta("rope.scaling.yarn_beta_fast")?.unwrap_or(YarnScaling::BETA_FAST),
+        beta_slow: beta("rope.scaling.yarn_beta_slow")?.unwrap_or(YarnScaling::BETA_SLOW),
+        ..YarnScaling::new(factor, original)
+    }))
 }
 
 /// The factors of `rope_freqs.weight`, one per pair.

@@ -24,6 +24,7 @@ pub(crate) fn model_config(fields: &Fields, has_output: bool) -> Result<ModelCon
         Family::Qwen3Moe => fields.size("intermediate_size", 0..=*bounds::WIDTH.end())?.unwrap_or(0),
         Family::Llama | Family::Qwen3 => fields.required_size("intermediate_size", bounds::WIDTH)?,
     };
+    let rope = rope(fields, head_dim)?;
     let config = ModelConfig {
         family,
         layers: fields.required_size("num_hidden_layers", bounds::LAYERS)?,
@@ -39,7 +40,7 @@ pub(crate) fn model_config(fields: &Fields, has_output: bool) -> Result<ModelCon
         vocab: fields.required_size("vocab_size", bounds::VOCAB)?,
         context: fields.required_size("max_position_embeddings", bounds::CONTEXT)?,
         norm_epsilon: fields.f32("rms_norm_eps")?.unwrap_or(NORM_EPSILON_DEFAULT),
-        rope: rope(fields, head_dim)?,
+        rope,
         tied_embeddings: tied(fields, has_output)?,
     };
     config.check(&FieldNames {

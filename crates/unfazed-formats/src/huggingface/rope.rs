@@ -2,7 +2,7 @@
 
 use super::fields::Fields;
 use crate::FormatError;
-use crate::config::{RopeConfig, RopePairing, RopeScaling, bounds};
+use crate::config::{Llama3Scaling, RopeConfig, RopePairing, RopeScaling, YarnScaling, bounds};
 
 /// Base of the frequencies where `rope_theta` is not given.
 const THETA_DEFAULT: f32 = 10_000.0;
@@ -23,73 +23,51 @@ pub(super) fn rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, Forma
         None => fields.object("rope_scaling")?,
     };
     let scaling = match scaling_fields {
-        Some(scaling) => scaling_of(&scaling, base, head_dim)?,
+        Some(scaling) => scaling_of(&scaling)?,
         None => RopeScaling::None,
     };
     Ok(RopeConfig { base, dimensions: head_dim, pairing: RopePairing::Halves, scaling })
 }
 
-fn scaling_of(fields: &Fields, base: f32, head_dim: usize) -> Result<RopeScaling, FormatError> {
+fn scaling_of(fields: &Fields) -> Result<RopeScaling, FormatError> {
     let name = if fields.get("rope_type").is_some() { "rope_type" } else { "type" };
     match fields.string(name)? {
         None | Some("default") => Ok(RopeScaling::None),
         Some("linear") => Ok(RopeScaling::Linear(required(fields, "factor")?)),
-        Some("llama3") => {
-            let llama3 = Llama3::read(fields)?;
-            Ok(RopeScaling::PerPair(llama3.factors(base, head_dim)))
-        }
-        Some(_) => Err(fields.unsupported(name, "default, linear and llama3 are")),
+        Some("llama3") => Ok(RopeScaling::Llama3(Llama3Scaling {
+            factor: required(fields, "factor")?,
+            low_frequency_factor: required(fields, "low_freq_factor")?,
+            high_frequency_factor: required(fields, "high_freq_factor")?,
+            original_context: original_context(fields)?,
+        })),
+        Some("yarn") => yarn(fields),
+        Some(_) => Err(fields.unsupported(name, "default, linear, llama3 and yarn are")),
     }
+}
+
+fn yarn(fields: &Fields) -> Result<RopeScaling, FormatError> {
+    for name in ["mscale", "mscale_all_dim"] {
+        if fields.get(name).is_some() {
+            return Err(fields.unsupported(name, "attention_factor is"));
+        }
+    }
+    if fields.bool("truncate")? == Some(false) {
+        return Err(fields.unsupported("truncate", "true is"));
+    }
+    Ok(RopeScaling::Yarn(YarnScaling {
+        beta_fast: fields.f32("beta_fast")?.unwrap_or(YarnScaling::BETA_FAST),
+        beta_slow: fields.f32("beta_slow")?.unwrap_or(YarnScaling::BETA_SLOW),
+        amplitude: fields.f32("attention_factor")?,
+        ..YarnScaling::new(required(fields, "factor")?, original_context(fields)?)
+    }))
+}
+
+fn original_context(fields: &Fields) -> Result<usize, FormatError> {
+    fields.required_size("original_max_position_embeddings", bounds::CONTEXT)
 }
 
 fn required(fields: &Fields, name: &str) -> Result<f32, FormatError> {
     fields.f32(name)?.ok_or_else(|| fields.missing(name, "this scaling needs it"))
-}
-
-/// Llama 3's scaling: frequencies with wavelengths far beyond the trained context are divided by `factor`, those
-/// well inside it are kept, and between the two the change is gradual.
-struct Llama3 {
-    factor: f64,
-    low_frequency_factor: f64,
-    high_frequency_factor: f64,
-    original_context: f64,
-}
-
-impl Llama3 {
-    fn read(fields: &Fields) -> Result<Llama3, FormatError> {
-        let low = required(fields, "low_freq_factor")?;
-        let high = required(fields, "high_freq_factor")?;
-        if !(low > 0.0 && high > low) {
-            let reason = format!("it must be above low_freq_factor, {low}, and that above 0");
-            return Err(fields.invalid("high_freq_factor", reason));
-        }
-        let context = fields.required_size("original_max_position_embeddings", bounds::CONTEXT)?;
-        Ok(Llama3 {
-            factor: f64::from(required(fields, "factor")?),
-            low_frequency_factor: f64::from(low),
-            high_frequency_factor: f64::from(high),
-            original_context: context as f64,
-        })
-    }
-
-    fn factors(&self, base: f32, dimensions: usize) -> Vec<f32> {
-        (0..dimensions / 2)
-            .map(|pair| {
-                let exponent = 2.0 * pair as f64 / dimensions as f64;
-                let wavelength = std::f64::consts::TAU * f64::from(base).powf(exponent);
-                let turns = self.original_context / wavelength;
-                if turns > self.high_frequency_factor {
-                    1.0
-                } else if turns < self.low_frequency_factor {
-                    self.factor as f32
-                } else {
-                    let span = self.high_frequency_factor - self.low_frequency_factor;
-                    let kept = (turns - self.low_frequency_factor) / span;
-                    (1.0 / ((1.0 - kept) / self.factor + kept)) as f32
-                }
-            })
-            .collect()
-    }
 }
 
 #[cfg(test)]
@@ -116,22 +94,40 @@ mod tests {
     }
 
     #[test]
-    fn llama3_scaling_keeps_high_frequencies_divides_low_ones_and_blends_between() {
-        let scaling = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    fn scalings_are_read_with_the_defaults_of_the_library() {
+        let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             "original_max_position_embeddings": 8192});
-        let rope = read(&json!({"rope_theta": 5e5, "rope_scaling": scaling})).unwrap();
-        let RopeScaling::PerPair(factors) = rope.scaling else { panic!("not per pair") };
-        assert_eq!(factors.len(), 64);
-        // Wavelengths: pair 0 turns every 6.28 positions; pair 63 every 2.6 million.
-        assert_eq!(factors[0], 1.0);
-        assert_eq!(factors[63], 8.0);
-        assert!(factors.is_sorted());
-        assert!(factors.iter().any(|factor| *factor > 1.0 && *factor < 8.0));
+        let expected = RopeScaling::Llama3(Llama3Scaling {
+            factor: 8.0,
+            low_frequency_factor: 1.0,
+            high_frequency_factor: 4.0,
+            original_context: 8192,
+        });
+        assert_eq!(read(&json!({"rope_scaling": llama3})).unwrap().scaling, expected);
+
+        let yarn = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768});
+        let expected = RopeScaling::Yarn(YarnScaling::new(4.0, 32768));
+        assert_eq!(read(&json!({"rope_scaling": yarn})).unwrap().scaling, expected);
+        let yarn = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768,
+            "beta_fast": 16.0, "beta_slow": 2.0, "attention_factor": 1.5});
+        let expected = YarnScaling {
+            factor: 4.0,
+            original_context: 32768,
+            beta_fast: 16.0,
+            beta_slow: 2.0,
+            amplitude: Some(1.5),
+        };
+        assert_eq!(read(&json!({"rope_parameters": yarn})).unwrap().scaling, RopeScaling::Yarn(expected));
     }
 
     #[test]
-    fn unknown_scaling_is_refused_by_name() {
-        let error = read(&json!({"rope_scaling": {"type": "yarn", "factor": 4.0}})).unwrap_err().to_string();
-        assert!(error.contains("rope_scaling.type is \"yarn\""), "{error}");
+    fn scaling_that_is_not_computed_is_refused_by_name() {
+        let refused = |scaling| read(&json!({"rope_scaling": scaling})).unwrap_err().to_string();
+        let error = refused(json!({"type": "longrope", "factor": 4.0}));
+        assert!(error.contains("rope_scaling.type is \"longrope\""), "{error}");
+        let error = refused(json!({"type": "yarn", "factor": 4.0}));
+        assert!(error.contains("original_max_position_embeddings"), "{error}");
+        let error = refused(json!({"type": "yarn", "factor": 4.0, "mscale": 1.0}));
+        assert!(error.contains("rope_scaling.mscale"), "{error}");
     }
 }

@@ -10,6 +10,7 @@
 use unfazed_formats::BlockFormat;
 
 use crate::LANES;
+use crate::lanes::Lanes;
 use crate::panel::Spec;
 
 /// Blocks whose largest magnitude is below this count as zero: 127 over it might overflow.
@@ -52,23 +53,26 @@ const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
 
 /// Rounds a block of whole vectors; returns its scale.
 #[inline(always)]
-pub(crate) fn quantise_block(x: &[f32], quants: &mut [i8]) -> f32 {
-    // As integers, magnitudes are in the order of the floats, with infinity and then NaNs above: the largest is
-    // the same in whatever order it is looked for.
-    let mut largest = [0u32; LANES];
-    for x in x.chunks_exact(LANES) {
-        for lane in 0..LANES {
-            largest[lane] = largest[lane].max(x[lane].to_bits() & 0x7fff_ffff);
-        }
+pub(crate) fn quantise_block<L: Lanes>(l: L, x: &[f32], quants: &mut [i8]) -> f32 {
+    let (x, _) = x.as_chunks::<LANES>();
+    let zero = l.splat(0.0);
+    let (mut largest, mut spoilt) = (zero, zero);
+    for x in x {
+        let x = l.load(x);
+        largest = l.max(l.max(x, l.sub(zero, x)), largest);
+        // Zero times a number is zero, of whatever sign, times anything else a NaN.
+        spoilt = l.fma(x, zero, spoilt);
     }
-    let largest = f32::from_bits(largest.into_iter().fold(0, u32::max));
-    if !largest.is_finite() || largest < TINY {
+    let largest = l.largest(largest);
+    let finite = l.sum(spoilt) == 0.0;
+    if !finite || largest < TINY {
         quants.fill(0);
-        return if largest.is_finite() { 0.0 } else { f32::NAN };
+        return if finite { 0.0 } else { f32::NAN };
     }
-    let inverse = 127.0 / largest;
-    for (quant, x) in quants.iter_mut().zip(x) {
-        *quant = (x * inverse + ROUND).to_bits() as i8;
+    let inverse = l.splat(127.0 / largest);
+    for (quants, x) in quants.as_chunks_mut::<LANES>().0.iter_mut().zip(x) {
+        let rounded = l.add(l.mul(l.load(x), inverse), l.splat(ROUND));
+        *quants = l.array(rounded).map(|rounded| rounded.to_bits() as i8);
     }
     largest / 127.0
 }

@@ -223,10 +223,10 @@ impl Kernel for Quantise<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, _: L) {
+    fn run<L: Lanes>(self, l: L) {
         let blocks = self.x.chunks_exact(self.block).zip(self.quants.chunks_exact_mut(self.block));
         for ((x, quants), scale) in blocks.zip(self.scales) {
-            *scale = quantise_block(x, quants);
+            *scale = quantise_block(l, x, quants);
         }
     }
 }

@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use half::f16;
-
 use super::KvLayout;
 use crate::lanes::{Kernel, Lanes, dispatch};
 use crate::{Isa, LANES};
@@ -12,44 +10,24 @@ use crate::{Isa, LANES};
 const KEY_FACTOR: u32 = 0x9e37_79b1;
 const VALUE_FACTOR: u64 = 0xff51_afd7_ed55_8ccd;
 
-/// An element's bits.
-pub trait KvBits: Copy {
-    /// As an integer.
-    fn bits(self) -> u32;
-}
-
-impl KvBits for f16 {
-    #[inline(always)]
-    fn bits(self) -> u32 {
-        u32::from(self.to_bits())
-    }
-}
-
-impl KvBits for f32 {
-    #[inline(always)]
-    fn bits(self) -> u32 {
-        self.to_bits()
-    }
-}
-
 /// Adds the keys and values of a `block` (one layer and head of a page) at `slots` to the digests, one a position.
 /// Blocks are added in a fixed order, layer by layer and head by head.
 ///
 /// # Panics
 ///
 /// If the block has no such slots.
-pub fn digest<E: KvBits>(isa: Isa, layout: &KvLayout, block: &[E], slots: Range<usize>, digests: &mut [u64]) {
+pub fn digest(isa: Isa, layout: &KvLayout, block: &[u8], slots: Range<usize>, digests: &mut [u64]) {
     dispatch(isa, Digest { layout, block, slots, digests });
 }
 
-struct Digest<'a, E> {
+struct Digest<'a> {
     layout: &'a KvLayout,
-    block: &'a [E],
+    block: &'a [u8],
     slots: Range<usize>,
     digests: &'a mut [u64],
 }
 
-impl<E: KvBits> Kernel for Digest<'_, E> {
+impl Kernel for Digest<'_> {
     type Output = ();
 
     /// Integers need no lanes of a set: the compiler makes them of the loops.
@@ -60,15 +38,24 @@ impl<E: KvBits> Kernel for Digest<'_, E> {
         for panel in slots.start / LANES..slots.end.div_ceil(LANES) {
             let first = panel * LANES;
             let lanes = slots.start.max(first) - first..slots.end.min(first + LANES) - first;
-            let (keys, rows) = (&block[layout.keys(panel)], &block[layout.values(panel)]);
-            let whole = (lanes.len() == LANES).then(|| panel_keys(keys));
+            let keys = layout.keys.of(block, panel);
+            let size = layout.keys.kind.format().block_bytes();
+            let whole = (lanes.len() == LANES).then(|| panel_keys(keys, size));
+            let (scales, rows) = layout.values.of(block, panel);
             for (lane, digest) in lanes.zip(&mut digests) {
-                let keys = whole.map_or_else(|| lane_keys(keys, lane), |whole| whole[lane]);
-                let values = values(&rows[lane * layout.width()..(lane + 1) * layout.width()]);
+                let keys = whole.map_or_else(|| lane_keys(keys, size, lane), |whole| whole[lane]);
+                let values = [share(scales, lane), share(rows, lane)].into_iter().fold(0, values);
                 *digest = add(add(*digest, u64::from(keys)), values);
             }
         }
     }
+}
+
+/// A position's share of what sixteen positions have one after the other.
+#[inline(always)]
+fn share(all: &[u8], position: usize) -> &[u8] {
+    let len = all.len() / LANES;
+    &all[position * len..(position + 1) * len]
 }
 
 #[inline(always)]
@@ -77,33 +64,58 @@ fn add(digest: u64, word: u64) -> u64 {
     mixed ^ (mixed >> 29)
 }
 
-/// Of the keys of sixteen positions.
+/// Of the keys of sixteen positions: scales, and codes of `size` bytes (of blocks, one).
 #[inline(always)]
-fn panel_keys<E: KvBits>(panel: &[E]) -> [u32; LANES] {
-    let mut lanes = [0; LANES];
-    for dimension in panel.as_chunks::<LANES>().0 {
-        for (lane, key) in lanes.iter_mut().zip(dimension) {
-            *lane = (*lane ^ key.bits()).wrapping_mul(KEY_FACTOR);
+fn panel_keys((scales, codes): (&[u8], &[u8]), size: usize) -> [u32; LANES] {
+    let lanes = lanes::<2>([0; LANES], scales);
+    match size {
+        2 => self::lanes::<2>(lanes, codes),
+        4 => self::lanes::<4>(lanes, codes),
+        _ => self::lanes::<1>(lanes, codes),
+    }
+}
+
+/// The same of one position.
+#[inline(always)]
+fn lane_keys((scales, codes): (&[u8], &[u8]), size: usize, lane: usize) -> u32 {
+    let mixed = one_lane::<2>(0, scales, lane);
+    match size {
+        2 => one_lane::<2>(mixed, codes, lane),
+        4 => one_lane::<4>(mixed, codes, lane),
+        _ => one_lane::<1>(mixed, codes, lane),
+    }
+}
+
+/// Adds vectors of sixteen words of `W` bytes, a word a lane.
+#[inline(always)]
+fn lanes<const W: usize>(mut lanes: [u32; LANES], bytes: &[u8]) -> [u32; LANES] {
+    for words in bytes.as_chunks::<W>().0.as_chunks::<LANES>().0 {
+        for (lane, bytes) in lanes.iter_mut().zip(words) {
+            *lane = key(*lane, bytes);
         }
     }
     lanes
 }
 
-/// The same of one position.
 #[inline(always)]
-fn lane_keys<E: KvBits>(panel: &[E], lane: usize) -> u32 {
-    let dimensions = panel.as_chunks::<LANES>().0;
-    dimensions.iter().fold(0, |mixed, keys| (mixed ^ keys[lane].bits()).wrapping_mul(KEY_FACTOR))
+fn one_lane<const W: usize>(mixed: u32, bytes: &[u8], lane: usize) -> u32 {
+    let words = bytes.as_chunks::<W>().0.as_chunks::<LANES>().0;
+    words.iter().fold(mixed, |mixed, words| key(mixed, &words[lane]))
 }
 
-/// Of the values of a position, in four strands.
 #[inline(always)]
-fn values<E: KvBits>(row: &[E]) -> u64 {
+fn key<const W: usize>(mixed: u32, bytes: &[u8; W]) -> u32 {
+    (mixed ^ bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte))).wrapping_mul(KEY_FACTOR)
+}
+
+/// Adds a position's values, or their scales, in four strands.
+#[inline(always)]
+fn values(digest: u64, row: &[u8]) -> u64 {
     let mut strands = [1_u64, 2, 3, 4];
-    for values in row.as_chunks::<4>().0 {
-        for (strand, value) in strands.iter_mut().zip(values) {
-            *strand = (*strand ^ u64::from(value.bits())).wrapping_mul(VALUE_FACTOR);
+    for words in row.as_chunks::<2>().0.chunks(4) {
+        for (strand, word) in strands.iter_mut().zip(words) {
+            *strand = (*strand ^ u64::from(u16::from_le_bytes(*word))).wrapping_mul(VALUE_FACTOR);
         }
     }
-    strands.into_iter().fold(0, add)
+    strands.into_iter().fold(digest, add)
 }

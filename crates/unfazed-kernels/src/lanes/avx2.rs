@@ -102,6 +102,40 @@ impl Lanes for Avx2 {
     fn pow2(self, n: V) -> V {
         both!(power_of_two, n)
     }
+    #[inline(always)]
+    fn sum(self, v: V) -> f32 {
+        // SAFETY: `self` proves that the instructions exist.
+        unsafe { sum(_mm256_add_ps(v[0], v[1])) }
+    }
+    #[inline(always)]
+    fn largest(self, v: V) -> f32 {
+        // SAFETY: `self` proves that the instructions exist.
+        unsafe { largest(_mm256_max_ps(v[0], v[1])) }
+    }
+}
+
+/// Eight lanes folded by the rest of the tree.
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn sum(v: __m256) -> f32 {
+    let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+}
+
+/// The same for the largest.
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn largest(v: __m256) -> f32 {
+    let four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+    let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
 }
 
 /// 2 to the power of each of eight whole numbers.

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::f16;
 
-use super::Lanes;
+use super::{Lanes, avx2};
 use crate::LANES;
 
 /// Proof that the processor has AVX-512 F, BW, VL and DQ.
@@ -96,5 +96,15 @@ impl Lanes for Avx512 {
             let exponent = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
             _mm512_castsi512_ps(_mm512_slli_epi32::<23>(exponent))
         }
+    }
+    #[inline(always)]
+    fn sum(self, v: __m512) -> f32 {
+        // SAFETY: `self` proves that the instructions exist, AVX2's among them.
+        unsafe { avx2::sum(_mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v))) }
+    }
+    #[inline(always)]
+    fn largest(self, v: __m512) -> f32 {
+        // SAFETY: `self` proves that the instructions exist, AVX2's among them.
+        unsafe { avx2::largest(_mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v))) }
     }
 }

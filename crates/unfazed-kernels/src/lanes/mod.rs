@@ -9,6 +9,7 @@
 //! | `reference.rs` | an array, computed one by one: the definition |
 //! | `avx2.rs` | two registers of 256 bits |
 //! | `avx512.rs` | one register of 512 bits |
+//! | `neon.rs` | four registers of 128 bits |
 
 #![allow(unsafe_code)]
 
@@ -16,6 +17,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod reference;
 
 use std::sync::OnceLock;
@@ -28,6 +31,8 @@ use crate::{Isa, LANES};
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+pub use neon::Neon;
 pub use reference::Reference;
 
 /// Operations on sixteen f32. A value of a type that implements this proves that the processor has the instructions.
@@ -143,6 +148,9 @@ pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
             // SAFETY: just detected. `mul_add` is an instruction then and not a call; it rounds the same way.
             unsafe { run_reference_fma(kernel) }
         }
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::I8mm => kernel.run(unsafe { Neon::new() }),
         _ => kernel.run(Reference),
     }
 }
@@ -182,6 +190,11 @@ pub fn prefetch<T>(address: *const T) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(address.cast());
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(readonly, nostack, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = address;
 }

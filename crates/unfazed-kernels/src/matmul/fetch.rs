@@ -27,7 +27,7 @@ pub(super) struct Fetch {
 impl Fetch {
     /// For panels of `bytes` bytes and `groups` groups, of which some are read at the same time, for a number of rows.
     pub(super) fn new(bytes: usize, groups: usize, at_once: usize, rows: usize) -> Fetch {
-        let half = (bytes / LINE << 15) / groups.max(1);
+        let half = ((bytes / LINE) << 15) / groups.max(1);
         Fetch { half, next: at_once * bytes, panel: bytes, few: rows <= FEW }
     }
 
@@ -68,6 +68,16 @@ fn fetch<const FIRST: bool>(panel: &[u8], at: usize) {
             _mm_prefetch::<_MM_HINT_T1>(place.cast());
         }
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        use std::arch::asm;
+        if FIRST {
+            asm!("prfm pldl1keep, [{}]", in(reg) place, options(readonly, nostack, preserves_flags));
+        } else {
+            asm!("prfm pldl2keep, [{}]", in(reg) place, options(readonly, nostack, preserves_flags));
+        }
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = place;
 }

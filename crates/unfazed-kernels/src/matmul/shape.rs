@@ -13,8 +13,7 @@ pub(crate) enum Dot {
     Unsigned,
     /// Unsigned codes times signed quants, two products added in 16 bits, saturated (`vpmaddubsw`).
     Pairs,
-    /// Signed codes times signed quants, added up in 32 bits (`sdot`). Not used on x86.
-    #[cfg_attr(target_arch = "x86_64", allow(dead_code))]
+    /// Signed codes times signed quants, added up in 32 bits (`sdot`).
     Signed,
 }
 
@@ -23,7 +22,8 @@ impl Dot {
     pub(crate) const fn of(isa: Isa) -> Dot {
         match isa {
             Isa::Avx2 => Dot::Pairs,
-            Isa::Reference | Isa::AvxVnni | Isa::Avx512 => Dot::Unsigned,
+            Isa::Neon => Dot::Signed,
+            Isa::Reference | Isa::AvxVnni | Isa::Avx512 | Isa::I8mm => Dot::Unsigned,
         }
     }
 }
@@ -173,7 +173,7 @@ mod tests {
         for format in BlockFormat::all() {
             if let Some(spec) = Spec::of(format) {
                 for pairs in [true, false] {
-                    let served = for_shape!(pairs, &spec, S => S::LARGEST >= largest, false);
+                    let served = for_shape!(pairs, &spec, S => S::LARGEST >= largest(&spec), false);
                     assert!(served, "{format:?}");
                 }
             }

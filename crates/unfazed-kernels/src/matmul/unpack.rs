@@ -109,9 +109,8 @@ impl Unpack<'_> {
         let lanes = isa.lanes();
         let Unpack { spec, geometry, panel, first, groups, .. } = *self;
         let chunk = &mut *self.chunk;
-        let mut done = 0;
-        let mut block = geometry.block_of(first);
-        while done < groups {
+        for done in (0..groups).step_by(spec.groups) {
+            let block = geometry.block_of(first + done);
             let scales = &panel[geometry.scales_at(block)..];
             let header = &panel[geometry.block_at(block)..][..geometry.header];
             let (d, m) = (&mut chunk.d[done], &mut chunk.m[done]);
@@ -142,8 +141,6 @@ impl Unpack<'_> {
                     (chunk.d[other], chunk.m[other]) = (chunk.d[done], chunk.m[done]);
                 }
             }
-            done += spec.groups;
-            block += 1;
         }
     }
 }

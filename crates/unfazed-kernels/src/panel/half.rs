@@ -1,4 +1,4 @@
-//! f16 and bf16 to f32. Exact; written without branches, so that 16 lanes become a few vector instructions.
+//! Floats of 16 and 8 bits to f32. Exact; written without branches, so that 16 lanes become a few vector instructions.
 
 use crate::LANES;
 
@@ -18,6 +18,20 @@ pub(crate) fn f16_to_f32(bits: u16) -> f32 {
 #[inline(always)]
 pub(crate) fn bf16_to_f32(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
+}
+
+/// The value of an E4M3 float: an f16 has the same fields, with 8 more of bias.
+#[inline(always)]
+pub(crate) fn e4m3_to_f32(bits: u8) -> f32 {
+    let magnitude = u16::from(bits & 0x7f);
+    let half = u16::from(bits & 0x80) << 8 | if magnitude == 0x7f { 0x7e00 } else { magnitude << 7 };
+    f16_to_f32(half) * 256.0
+}
+
+/// Half of the value of a UE4M3 scale as it lies in a panel: without sign, and without a NaN.
+#[inline(always)]
+pub(crate) fn half_of_ue4m3(bits: u8) -> f32 {
+    f16_to_f32(u16::from(bits) << 7) * 128.0
 }
 
 /// 16 little-endian f16 at the start of `bytes`, which must hold them.
@@ -40,7 +54,20 @@ fn half_lanes(bytes: &[u8]) -> [u16; LANES] {
 
 #[cfg(test)]
 mod tests {
+    use unfazed_formats::block::small_floats;
+
     use super::*;
+
+    #[test]
+    fn every_float_of_8_bits_has_its_exact_value() {
+        for bits in 0..=u8::MAX {
+            let (ours, theirs) = (e4m3_to_f32(bits), small_floats::e4m3(bits));
+            assert!(ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan(), "{bits:#04x}");
+            // What a panel holds for a scale of the file.
+            let packed = if bits == 0x7f { 0 } else { bits & 0x7f };
+            assert_eq!(half_of_ue4m3(packed), small_floats::ue4m3_half(bits), "{bits:#04x}");
+        }
+    }
 
     #[test]
     fn every_f16_and_bf16_has_its_exact_value() {

@@ -14,7 +14,7 @@
 //! | `spec` | what the codes and scales of each format are |
 //! | `matrix` | a packed matrix, borrowed |
 //! | `buffer` | memory that starts on a cache line |
-//! | `half` | f16 and bf16 to f32, exact |
+//! | `half` | floats of 16 and 8 bits to f32, exact |
 
 // Some parts serve only kernels of one architecture.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_imports))]

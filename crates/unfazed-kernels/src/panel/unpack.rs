@@ -2,11 +2,11 @@
 
 use unfazed_formats::BlockFormat;
 use unfazed_formats::block::affine::{Bits, Half};
-use unfazed_formats::block::small_floats::{e4m3, e8m0, e8m0_half};
+use unfazed_formats::block::small_floats::{e8m0, e8m0_half};
 
 use crate::LANES;
 
-use super::half::{bf16_lanes, f16_lanes, f16_to_f32};
+use super::half::{bf16_lanes, e4m3_to_f32, f16_lanes, half_of_ue4m3};
 use super::layout::{Geometry, LINE, SCALES};
 use super::spec::{Scales, Spec, Values};
 
@@ -95,12 +95,6 @@ impl Unpacked {
             self.minimums[x / 32 * 2 + x % 2][x % 32 / 2] = i16::from(low[x] >> 4 | (top & 12) << 2);
         }
     }
-}
-
-/// Half of a UE4M3 scale as it lies in a panel, without sign: an f16 has the same fields, with 8 more of bias.
-#[inline(always)]
-fn half_of_ue4m3(bits: u8) -> f32 {
-    f16_to_f32(u16::from(bits) << 7) * 128.0
 }
 
 /// Takes 32 columns of codes apart.
@@ -206,7 +200,7 @@ fn unpack_small_floats(
     };
     let columns = panel[geometry.group_at(group)..].chunks_exact(LANES);
     for (out, bytes) in out.iter_mut().zip(columns) {
-        *out = std::array::from_fn(|lane| scales[lane] * e4m3(bytes[lane]));
+        *out = std::array::from_fn(|lane| scales[lane] * e4m3_to_f32(bytes[lane]));
     }
 }
 

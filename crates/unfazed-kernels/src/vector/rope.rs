@@ -1,10 +1,12 @@
 //! Rotary position embedding (Su et al., "RoFormer").
 //!
 //! Pair `i` of a head turns by `position * frequency[i]` radians, where the frequency is `base ^ (-2i / dimensions)`,
-//! divided by a factor if contexts beyond the trained one are asked for. Angles are computed in f64: an f32 angle of a
-//! late position has lost its last digits.
+//! lowered as [`RopeScaling`] says if contexts beyond the trained one are asked for. Angles are computed in f64: an f32
+//! angle of a late position has lost its last digits.
 
-use unfazed_formats::config::{RopeConfig, RopePairing, RopeScaling};
+use std::f64::consts::TAU;
+
+use unfazed_formats::config::{Llama3Scaling, RopeConfig, RopePairing, RopeScaling, YarnScaling};
 
 use crate::lanes::{Kernel, Lanes, dispatch};
 use crate::vector::scalar;
@@ -14,6 +16,8 @@ use crate::{Isa, LANES};
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeFrequencies {
     frequencies: Vec<f64>,
+    /// Cosines and sines are multiplied by this.
+    amplitude: f64,
 }
 
 impl RopeFrequencies {
@@ -22,14 +26,24 @@ impl RopeFrequencies {
         let ln_base = scalar::ln(f64::from(rope.base));
         let frequency = |i: usize| {
             let exponent = -2.0 * i as f64 / rope.dimensions as f64;
-            let factor = match &rope.scaling {
-                RopeScaling::None => 1.0,
-                RopeScaling::Linear(factor) => *factor,
-                RopeScaling::PerPair(factors) => factors.get(i).copied().unwrap_or(1.0),
-            };
-            scalar::exp(exponent * ln_base) / f64::from(factor)
+            let plain = scalar::exp(exponent * ln_base);
+            match &rope.scaling {
+                RopeScaling::None => plain,
+                RopeScaling::Linear(factor) => plain / f64::from(*factor),
+                RopeScaling::PerPair(factors) => plain / f64::from(factors.get(i).copied().unwrap_or(1.0)),
+                RopeScaling::Llama3(llama3) => plain / f64::from(llama3_factor(llama3, plain)),
+                RopeScaling::Yarn(yarn) => {
+                    let divided = yarn_share(yarn, ln_base, rope.dimensions, i);
+                    plain / f64::from(yarn.factor) * divided + plain * (1.0 - divided)
+                }
+            }
         };
-        RopeFrequencies { frequencies: (0..rope.dimensions / 2).map(frequency).collect() }
+        let amplitude = match &rope.scaling {
+            RopeScaling::Yarn(YarnScaling { amplitude: Some(amplitude), .. }) => f64::from(*amplitude),
+            RopeScaling::Yarn(yarn) if yarn.factor > 1.0 => 0.1 * scalar::ln(f64::from(yarn.factor)) + 1.0,
+            _ => 1.0,
+        };
+        RopeFrequencies { frequencies: (0..rope.dimensions / 2).map(frequency).collect(), amplitude }
     }
 
     /// Number of pairs.
@@ -42,9 +56,36 @@ impl RopeFrequencies {
         let (cos, sin) = out.split_at_mut(out.len().min(self.pairs()));
         for ((frequency, cos), sin) in self.frequencies.iter().zip(cos).zip(sin) {
             let (s, c) = scalar::sin_cos(position as f64 * frequency);
-            (*cos, *sin) = (c as f32, s as f32);
+            (*cos, *sin) = ((c * self.amplitude) as f32, (s * self.amplitude) as f32);
         }
     }
+}
+
+/// What Llama 3's scaling divides a frequency by. It is an f32, as in GGUF files of such models.
+fn llama3_factor(llama3: &Llama3Scaling, frequency: f64) -> f32 {
+    let [factor, low, high] =
+        [llama3.factor, llama3.low_frequency_factor, llama3.high_frequency_factor].map(f64::from);
+    let turns = llama3.original_context as f64 * frequency / TAU;
+    if turns > high {
+        return 1.0;
+    }
+    if turns < low {
+        return llama3.factor;
+    }
+    let kept = (turns - low) / (high - low);
+    (1.0 / ((1.0 - kept) / factor + kept)) as f32
+}
+
+/// How far YaRN divides the frequency of pair `i`: 0 not at all, 1 by the whole factor.
+fn yarn_share(yarn: &YarnScaling, ln_base: f64, dimensions: usize, i: usize) -> f64 {
+    // The pair, as a fraction, that turns so often in the trained context.
+    let pair = |turns: f32| {
+        let wavelength = yarn.original_context as f64 / (f64::from(turns) * TAU);
+        dimensions as f64 * scalar::ln(wavelength) / (2.0 * ln_base)
+    };
+    let first = pair(yarn.beta_fast).floor().max(0.0);
+    let last = pair(yarn.beta_slow).ceil().min(dimensions as f64 - 1.0);
+    ((i as f64 - first) / (last - first).max(0.001)).clamp(0.0, 1.0)
 }
 
 /// Rotates the first `2 * pairs` dimensions of each head of `heads` (`[heads, head_dim]`) by a table (`[2 * pairs]`)
@@ -174,5 +215,47 @@ mod tests {
             assert_eq!(linear.frequencies[i], plain.frequencies[i] / 4.0);
             assert_eq!(pairs.frequencies[i], plain.frequencies[i] / f64::from(1 << i));
         }
+    }
+
+    #[test]
+    fn llama3_keeps_high_frequencies_divides_low_ones_and_blends_between() {
+        let llama3 = Llama3Scaling {
+            factor: 8.0,
+            low_frequency_factor: 1.0,
+            high_frequency_factor: 4.0,
+            original_context: 8192,
+        };
+        let mut rope = config(128, RopePairing::Halves, RopeScaling::Llama3(llama3));
+        rope.base = 5e5;
+        let scaled = RopeFrequencies::new(&rope);
+        for (i, frequency) in scaled.frequencies.iter().enumerate() {
+            let plain = 5e5f64.powf(-2.0 * i as f64 / 128.0);
+            // As the transformers library has it, by wavelengths.
+            let wavelength = TAU / plain;
+            let smooth = (8192.0 / wavelength - 1.0) / 3.0;
+            let expected = match wavelength {
+                long if long > 8192.0 => plain / 8.0,
+                short if short < 2048.0 => plain,
+                _ => (1.0 - smooth) * plain / 8.0 + smooth * plain,
+            };
+            assert!((frequency / expected - 1.0).abs() < 1e-6, "pair {i}: {frequency}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn yarn_blends_over_pairs_and_raises_the_amplitude() {
+        let mut rope = config(128, RopePairing::Halves, RopeScaling::Yarn(YarnScaling::new(4.0, 32_768)));
+        rope.base = 1e6;
+        let scaled = RopeFrequencies::new(&rope);
+        // As the transformers library has it: the borders of 32 and 1 turns are at pairs 23.6 and 39.7.
+        for (i, frequency) in scaled.frequencies.iter().enumerate() {
+            let plain = 1e6f64.powf(-2.0 * i as f64 / 128.0);
+            let ramp = ((i as f64 - 23.0) / 17.0).clamp(0.0, 1.0);
+            let expected = plain / 4.0 * ramp + plain * (1.0 - ramp);
+            assert!((frequency / expected - 1.0).abs() < 1e-12, "pair {i}: {frequency}, not {expected}");
+        }
+        let mut table = [0.0; 128];
+        scaled.table(0, &mut table);
+        assert!(table[..64].iter().all(|cos| (cos - 1.138_629_4).abs() < 1e-6), "0.1 ln 4 + 1: {table:?}");
     }
 }

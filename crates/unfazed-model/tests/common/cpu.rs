@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use unfazed_device::cpu::{CpuConfig, CpuDevice};
 use unfazed_device::{Batch, BatchRow, KvShape, PageId};
-use unfazed_formats::{Checkpoint, Headers};
+use unfazed_formats::{Checkpoint, Headers, KvTypes};
 use unfazed_kernels::Isa;
 use unfazed_model::{Model, Sources};
 use unfazed_store::{Loader, PositionalReader};
@@ -59,10 +59,11 @@ impl Runner {
             head_dim: model.head_dim,
             page_tokens: PAGE_TOKENS,
             pages: PAGES,
+            types: KvTypes::default(),
         };
         let config = CpuConfig {
             isa,
-            threads,
+            threads: threads.into(),
             model,
             kv,
             max_rows: MAX_ROWS,

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use unfazed_formats::checkpoint::Layout;
 use unfazed_formats::config::{Family, RopeConfig, RopePairing, RopeScaling};
-use unfazed_formats::{Checkpoint, ModelConfig, TokenizerSource};
+use unfazed_formats::{Checkpoint, KvTypes, ModelConfig, TokenizerSource};
 use unfazed_plan::{Bytes, Plan, Tokens};
 use unfazed_server::{Event, ServeOptions, ServerError, serve};
 
@@ -187,7 +187,9 @@ fn plan() -> Plan {
         parallel: PARALLEL,
         chunk: Tokens(32),
         pages: 14,
+        cache: KvTypes::default(),
         threads: 1,
+        batch_threads: 1,
         weight_bytes: Bytes(2_000),
         kv_bytes: Bytes(1_000),
         scratch_bytes: Bytes(500),

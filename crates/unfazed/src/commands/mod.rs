@@ -1,5 +1,7 @@
 //! One file a command, and the choice between them.
 
+mod bench;
+mod calibrate;
 mod engine;
 mod run;
 mod serve;
@@ -21,6 +23,7 @@ Examples:
   unfazed run \"Tell me a story.\"         one answer, then the end
   unfazed run                            a chat in the terminal
   echo question | unfazed run            works in pipes
+  unfazed bench -m model.gguf            how fast a model is here
 
 `unfazed help COMMAND` says more about each.";
 
@@ -45,6 +48,9 @@ enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Chat in the terminal, with a model or with a running server
     Run(Box<run::RunArgs>),
+    Bench(Box<bench::BenchArgs>),
+    /// Measure this machine's memory and arithmetic, or show what was measured
+    Calibrate(Box<calibrate::CalibrateArgs>),
     /// The engine process, started by the server
     #[command(hide = true)]
     Engine(engine::EngineArgs),
@@ -66,6 +72,8 @@ pub(crate) fn dispatch(args: impl Iterator<Item = OsString>, stderr: &Stderr) ->
     match cli.command {
         Command::Serve(args) => serve::run(&args, stderr),
         Command::Run(args) => run::run(&args, stderr),
+        Command::Bench(args) => bench::run(&args, stderr),
+        Command::Calibrate(args) => calibrate::run(&args, stderr),
         Command::Engine(args) => engine::run(&args, stderr),
     }
 }

@@ -48,7 +48,13 @@ fn a_mistyped_flag_ends_with_2_and_names_the_nearest_one() {
 
 #[test]
 fn a_value_that_makes_no_sense_ends_with_2_and_names_its_flag() {
-    for args in [["--port", "65536"], ["--context", "lots"], ["--log", "loud"], ["--isa", "mmx"]] {
+    for args in [
+        ["--port", "65536"],
+        ["--context", "lots"],
+        ["--log", "loud"],
+        ["--isa", "mmx"],
+        ["--cache-type-k", "q3_k"],
+    ] {
         let refused = output(&["serve", args[0], args[1]]);
         assert_eq!(refused.status.code(), Some(2), "{args:?}");
         assert!(text(&refused.stderr).contains(args[0]), "{}", text(&refused.stderr));

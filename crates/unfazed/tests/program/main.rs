@@ -11,6 +11,7 @@
 //! | `unread` | a server whose output nobody reads |
 //! | `memory` | memory that outlives an engine, and who may write it |
 //! | `run` | the chat in pipes |
+//! | `bench` | measurements and their output |
 //! | `damaged` | damaged model files |
 //! | `bad_requests` | requests that are wrong, too large, too slow or left, and those that follow them |
 
@@ -18,6 +19,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bad_requests;
+mod bench;
 mod command_line;
 mod damaged;
 #[cfg(target_os = "linux")]

@@ -155,6 +155,21 @@ fn pages_that_somebody_wrote_into_are_computed_again_and_the_answer_is_the_same(
 }
 
 #[test]
+fn each_type_of_keys_and_values_serves_and_goes_on_from_the_pages_of_a_killed_engine() {
+    for [keys, values] in [["q8_0", "q8_0"], ["q4_0", "bf16"], ["f32", "q4_0"]] {
+        let server = Server::start(&["--context", "1024", "-ctk", keys, "--cache-type-v", values]);
+        let settings = &server.ready["settings"];
+        assert_eq!([&settings["cache_type_k"], &settings["cache_type_v"]], [keys, values]);
+        let undisturbed = Stream::open(&server, "/v1/chat/completions", &long_chat()).finish();
+        assert_eq!(undisturbed.error, Value::Null);
+        let positions = undisturbed.usage["prompt_tokens"].as_u64().unwrap();
+        let (answer, resumed) = answer_after(&server, |_| ());
+        answer.assert_equals(&undisturbed, keys);
+        assert!(resumed["kept_positions"].as_u64().unwrap() >= positions, "{resumed}");
+    }
+}
+
+#[test]
 fn nobody_can_write_the_weights_or_change_the_length_of_any_segment() {
     let server = Server::start(&[]);
     let segments = segments(&server);

@@ -8,12 +8,15 @@
 //! |---|---|
 //! | `avx2.rs` | two registers of 256 bits; dots by `vpmaddubsw`, or by `vpdpbusd` with AVX-VNNI |
 //! | `avx512.rs` | one register of 512 bits; dots by `vpdpbusd` |
+//! | `neon.rs` | four registers of 128 bits; dots by `sdot`, or by `usdot` with `i8mm` |
 //! | `portable.rs` | arrays, for tests: each way to form dots, on any processor |
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(test)]
 pub(super) mod portable;
 
@@ -104,11 +107,18 @@ pub(super) fn dispatch<K: IntegerKernel>(isa: Isa, kernel: K) -> Result<K::Outpu
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Isa::Avx2 => Ok(unsafe { avx2::Avx2::<false>::new() }.enter(kernel)),
-        Isa::Reference => Err(kernel),
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as above.
+        Isa::Neon => Ok(unsafe { neon::Neon::<false>::new() }.enter(kernel)),
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as above.
+        Isa::I8mm => Ok(unsafe { neon::Neon::<true>::new() }.enter(kernel)),
+        _ => Err(kernel),
     }
 }
 
 /// Quants `4 * g..4 * g + 4`, as a dword: what the four bytes of every lane are multiplied by.
+#[cfg(any(target_arch = "x86_64", test))]
 #[inline(always)]
 fn four(quants: &[i8; 32], g: usize) -> i32 {
     let four = [quants[4 * g], quants[4 * g + 1], quants[4 * g + 2], quants[4 * g + 3]];

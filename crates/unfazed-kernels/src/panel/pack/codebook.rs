@@ -2,22 +2,22 @@
 
 use unfazed_formats::block::grids::{IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, even_signs};
 
-use super::place::{Codes, Place, dword, spread};
+use super::place::{BIT, Place, dword};
 use super::simple::nibbles;
 
-/// A grid of 8 magnitudes of two bits, a byte each.
-const fn eights<const N: usize>(grid: &[u16; N]) -> [[u32; 2]; N] {
-    let mut out = [[0; 2]; N];
+/// A grid of 8 magnitudes of two bits, as half of a dword of a plane of pairs.
+const fn eights<const N: usize>(grid: &[u16; N]) -> [u32; N] {
+    let mut out = [0; N];
     let mut i = 0;
     while i < 8 * N {
         let (entry, k) = (i / 8, i % 8);
-        out[entry][k / 4] |= ((grid[entry] >> (2 * k) & 3) as u32) << (8 * (k % 4));
+        out[entry] |= ((grid[entry] >> (2 * k) & 3) as u32) << (k % 4 * 8 + k / 4 * 2);
         i += 1;
     }
     out
 }
 
-/// A grid of 4 magnitudes of a nibble, a byte each.
+/// A grid of 4 magnitudes of a nibble, as the low nibbles of a dword of a plane.
 const fn fours<const N: usize>(grid: &[u16; N]) -> [u32; N] {
     let mut out = [0; N];
     let mut i = 0;
@@ -29,25 +29,40 @@ const fn fours<const N: usize>(grid: &[u16; N]) -> [u32; N] {
     out
 }
 
-static IQ1_CODES: [[u32; 2]; 2048] = eights(&IQ1);
-static IQ2_XXS_CODES: [[u32; 2]; 256] = eights(&IQ2_XXS);
-static IQ2_XS_CODES: [[u32; 2]; 512] = eights(&IQ2_XS);
-static IQ2_S_CODES: [[u32; 2]; 1024] = eights(&IQ2_S);
-static IQ3_XXS_CODES: [u32; 256] = fours(&IQ3_XXS);
-static IQ3_S_CODES: [u32; 512] = fours(&IQ3_S);
-
-/// 32 codes from four times 8.
-#[inline(always)]
-fn four_eights(eight: impl Fn(usize) -> [u32; 2]) -> Codes {
-    let [[a, b], [c, d], [e, f], [g, h]] = std::array::from_fn(eight);
-    [a, b, c, d, e, f, g, h]
+/// 8 signs as a quarter of a plane of bits: sign `k` is bit `k / 4` of byte `k % 4`.
+const fn signs<const N: usize>(even: bool) -> [u32; N] {
+    let mut out = [0; N];
+    let mut i = 0;
+    while i < 8 * N {
+        let (entry, k) = (i / 8, i % 8);
+        let signs = if even { even_signs(entry as u8) } else { entry as u8 };
+        out[entry] |= ((signs >> k & 1) as u32) << (k % 4 * 8 + k / 4);
+        i += 1;
+    }
+    out
 }
 
-/// Two dwords of codes, with signs above `bits` bits of magnitude.
+static IQ1_PAIRS: [u32; 2048] = eights(&IQ1);
+static IQ2_XXS_PAIRS: [u32; 256] = eights(&IQ2_XXS);
+static IQ2_XS_PAIRS: [u32; 512] = eights(&IQ2_XS);
+static IQ2_S_PAIRS: [u32; 1024] = eights(&IQ2_S);
+static IQ3_XXS_NIBBLES: [u32; 256] = fours(&IQ3_XXS);
+static IQ3_S_NIBBLES: [u32; 512] = fours(&IQ3_S);
+static SIGNS: [u32; 256] = signs(false);
+static EVEN_SIGNS: [u32; 128] = signs(true);
+
+/// Puts 32 codes: four entries of 8 pairs, and a bit above each.
 #[inline(always)]
-fn signed([low, high]: [u32; 2], signs: u8, bits: u32) -> [u32; 2] {
-    let signs = u32::from(signs);
-    [low | spread(signs) << bits, high | spread(signs >> 4) << bits]
+fn put_eights(to: &mut Place<'_>, g: usize, pairs: [u32; 4], bits: [u32; 4]) {
+    let bits = bits[0] | bits[1] << 2 | bits[2] << 4 | bits[3] << 6;
+    to.planes::<3>(g, [pairs[0] | pairs[1] << 4, pairs[2] | pairs[3] << 4, bits]);
+}
+
+/// Puts 32 codes: eight entries of 4 magnitudes, and signs above them.
+#[inline(always)]
+fn put_fours(to: &mut Place<'_>, g: usize, entries: [u32; 8], signs: [u32; 4]) {
+    let sign = |i: usize| (signs[i / 2] >> (i % 2) & BIT) << 3;
+    to.planes::<4>(g, std::array::from_fn(|i| entries[i] | sign(i) | (entries[i + 4] | sign(i + 4)) << 4));
 }
 
 /// A 16-bit word.
@@ -79,14 +94,19 @@ pub(super) fn iq2_xxs(block: &[u8; 66], to: &mut Place<'_>) {
     for g in 0..8 {
         let (entries, signs) = (dword(rest, 2 * g), dword(rest, 2 * g + 1));
         to.sub_scale(g, odd((signs >> 28) as u8));
-        to.codes::<3>(
+        put_eights(
+            to,
             g,
-            four_eights(|i| {
-                let codes = IQ2_XXS_CODES[usize::from((entries >> (8 * i)) as u8)];
-                signed(codes, even_signs((signs >> (7 * i)) as u8), 2)
-            }),
+            entries.to_le_bytes().map(|entry| IQ2_XXS_PAIRS[usize::from(entry)]),
+            even_signs_of(signs),
         );
     }
+}
+
+/// Four times 7 bits of signs.
+#[inline(always)]
+fn even_signs_of(signs: u32) -> [u32; 4] {
+    std::array::from_fn(|i| EVEN_SIGNS[(signs >> (7 * i) & 127) as usize])
 }
 
 #[inline(always)]
@@ -96,12 +116,12 @@ pub(super) fn iq2_xs(block: &[u8; 74], to: &mut Place<'_>) {
     to.scale([*d0, *d1]);
     nibble_scales(scales, to);
     for g in 0..8 {
-        to.codes::<3>(
+        let quants: [usize; 4] = std::array::from_fn(|i| word(quants, 4 * g + i).into());
+        put_eights(
+            to,
             g,
-            four_eights(|i| {
-                let quant = word(quants, 4 * g + i);
-                signed(IQ2_XS_CODES[usize::from(quant & 511)], even_signs((quant >> 9) as u8), 2)
-            }),
+            quants.map(|quant| IQ2_XS_PAIRS[quant & 511]),
+            quants.map(|quant| EVEN_SIGNS[quant >> 9 & 127]),
         );
     }
 }
@@ -115,12 +135,12 @@ pub(super) fn iq2_s(block: &[u8; 82], to: &mut Place<'_>) {
     to.scale([*d0, *d1]);
     nibble_scales(scales, to);
     for g in 0..8 {
-        to.codes::<3>(
+        let entry = |i| usize::from(quants[4 * g + i]) | usize::from(high[g] >> (2 * i) & 3) << 8;
+        put_eights(
+            to,
             g,
-            four_eights(|i| {
-                let entry = usize::from(quants[4 * g + i]) | usize::from(high[g] >> (2 * i) & 3) << 8;
-                signed(IQ2_S_CODES[entry], signs[4 * g + i], 2)
-            }),
+            std::array::from_fn(|i| IQ2_S_PAIRS[entry(i)]),
+            std::array::from_fn(|i| SIGNS[usize::from(signs[4 * g + i])]),
         );
     }
 }
@@ -133,13 +153,8 @@ pub(super) fn iq3_xxs(block: &[u8; 98], to: &mut Place<'_>) {
     for g in 0..8 {
         let signs = dword(signs, g);
         to.sub_scale(g, odd((signs >> 28) as u8));
-        to.codes::<4>(
-            g,
-            four_eights(|i| {
-                let entry = |k| IQ3_XXS_CODES[usize::from(quants[8 * g + 2 * i + k])];
-                signed([entry(0), entry(1)], even_signs((signs >> (7 * i)) as u8), 3)
-            }),
-        );
+        let entries = std::array::from_fn(|i| IQ3_XXS_NIBBLES[usize::from(quants[8 * g + i])]);
+        put_fours(to, g, entries, even_signs_of(signs));
     }
 }
 
@@ -152,23 +167,15 @@ pub(super) fn iq3_s(block: &[u8; 110], to: &mut Place<'_>) {
     to.scale([*d0, *d1]);
     nibble_scales(scales, to);
     for g in 0..8 {
-        to.codes::<4>(
+        let high = usize::from(high[g]) << 8;
+        let entry = |i| usize::from(quants[8 * g + i]) | high >> i & 256;
+        put_fours(
+            to,
             g,
-            four_eights(|i| {
-                let entry = |k| {
-                    let high = usize::from(high[g] >> (2 * i + k) & 1);
-                    IQ3_S_CODES[usize::from(quants[8 * g + 2 * i + k]) | high << 8]
-                };
-                signed([entry(0), entry(1)], signs[4 * g + i], 3)
-            }),
+            std::array::from_fn(|i| IQ3_S_NIBBLES[entry(i)]),
+            std::array::from_fn(|i| SIGNS[usize::from(signs[4 * g + i])]),
         );
     }
-}
-
-/// Codes of an entry, the less ones after the more ones.
-#[inline(always)]
-fn shifted(entry: usize, less: bool) -> [u32; 2] {
-    IQ1_CODES[entry & 2047].map(|codes| codes | u32::from(less) * 0x0404_0404)
 }
 
 #[inline(always)]
@@ -179,13 +186,9 @@ pub(super) fn iq1_s(block: &[u8; 50], to: &mut Place<'_>) {
     for g in 0..8 {
         let high = word(high, g);
         to.sub_scale(g, odd((high >> 12 & 7) as u8));
-        to.codes::<3>(
-            g,
-            four_eights(|i| {
-                let entry = usize::from(quants[4 * g + i]) | usize::from(high >> (3 * i) & 7) << 8;
-                shifted(entry, high & 0x8000 != 0)
-            }),
-        );
+        let entry = |i| usize::from(quants[4 * g + i]) | usize::from(high >> (3 * i) & 7) << 8;
+        let less = u32::from(high >> 15) * 3 * BIT;
+        put_eights(to, g, std::array::from_fn(|i| IQ1_PAIRS[entry(i)]), [less; 4]);
     }
 }
 
@@ -199,12 +202,13 @@ pub(super) fn iq1_m(block: &[u8; 56], to: &mut Place<'_>) {
         to.sub_scale(j, odd((word(scales, j / 4) >> (3 * (j % 4)) & 7) as u8));
     }
     for g in 0..8 {
-        to.codes::<3>(
+        let high = usize::from(word(high, g));
+        let entry = |i| usize::from(quants[4 * g + i]) | (high >> (4 * i) & 7) << 8;
+        put_eights(
+            to,
             g,
-            four_eights(|i| {
-                let high = high[2 * g + i / 2] >> (i % 2 * 4);
-                shifted(usize::from(quants[4 * g + i]) | usize::from(high & 7) << 8, high & 8 != 0)
-            }),
+            std::array::from_fn(|i| IQ1_PAIRS[entry(i)]),
+            std::array::from_fn(|i| (high >> (4 * i + 3) & 1) as u32 * 3 * BIT),
         );
     }
 }

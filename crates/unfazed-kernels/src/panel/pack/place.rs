@@ -79,21 +79,25 @@ impl<'a> Place<'a> {
     /// The codes of group `g`, of `BITS` bits.
     #[inline(always)]
     pub(super) fn codes<const BITS: usize>(&mut self, g: usize, codes: Codes) {
+        self.planes::<BITS>(
+            g,
+            std::array::from_fn(|i| match (BITS, i) {
+                (2 | 3, 0..2) => pairs(&codes, i, 0),
+                (3, _) => bits(&codes, 2),
+                (4..7, 0..4) => codes[i] & NIBBLE | (codes[i + 4] & NIBBLE) << 4,
+                (5, _) => bits(&codes, 4),
+                (6, _) => pairs(&codes, i - 4, 4),
+                _ => codes[i],
+            }),
+        );
+    }
+
+    /// The planes of group `g` of codes of `BITS` bits, which are as many dwords.
+    #[inline(always)]
+    pub(super) fn planes<const BITS: usize>(&mut self, g: usize, planes: [u32; BITS]) {
         let vectors = &mut self.panel[self.codes + g * self.group..][..BITS * LINE];
-        let (vectors, _) = vectors.as_chunks_mut::<LINE>();
-        let mut put = |i: usize, dword: u32| {
-            vectors[i][4 * self.lane..][..4].copy_from_slice(&dword.to_le_bytes());
-        };
-        match BITS {
-            2 | 3 => (0..2).for_each(|v| put(v, pairs(&codes, v, 0))),
-            4..7 => (0..4).for_each(|i| put(i, codes[i] & NIBBLE | (codes[i + 4] & NIBBLE) << 4)),
-            _ => (0..8).for_each(|i| put(i, codes[i])),
-        }
-        match BITS {
-            3 => put(2, bits(&codes, 2)),
-            5 => put(4, bits(&codes, 4)),
-            6 => (0..2).for_each(|v| put(4 + v, pairs(&codes, v, 4))),
-            _ => {}
+        for (vector, plane) in vectors.as_chunks_mut::<LINE>().0.iter_mut().zip(planes) {
+            vector[4 * self.lane..][..4].copy_from_slice(&plane.to_le_bytes());
         }
     }
 }

@@ -107,24 +107,25 @@ pub(super) fn tq2_0(block: &[u8; 66], to: &mut Place<'_>) {
     }
 }
 
+/// Digits of 48 bytes of five and 4 bytes of four, the first ones of 32 bytes first.
 #[inline(always)]
 pub(super) fn tq1_0(block: &[u8; 54], to: &mut Place<'_>) {
-    to.scale([block[52], block[53]]);
-    for g in 0..8 {
-        // Which byte, and which of its digits, a column is in.
-        let digits: [u8; 32] = std::array::from_fn(|l| match g {
-            0..5 => digit(block[l], g),
-            5..7 => digit(block[32 + l % 16], (g - 5) * 2 + l / 16),
-            _ if l < 16 => digit(block[32 + l], 4),
-            _ => digit(block[48 + l % 4], (l - 16) / 4),
-        });
-        to.codes::<2>(g, std::array::from_fn(|i| dword(&digits, i)));
+    let (digits_of, d) = block.split_at(52);
+    let (first, rest) = digits_of.split_at(32);
+    let (second, last) = rest.split_at(16);
+    to.scale([d[0], d[1]]);
+    let mut codes = [0; 256];
+    let mut at = 0;
+    for (bytes, places) in [(first, 5), (second, 5), (last, 4)] {
+        for factor in &[1, 3, 9, 27, 81u8][..places] {
+            // A byte is its digits as a fraction of 256.
+            for (code, byte) in codes[at..].iter_mut().zip(bytes) {
+                *code = ((u16::from(byte.wrapping_mul(*factor)) * 3) >> 8) as u8;
+            }
+            at += bytes.len();
+        }
     }
-}
-
-/// Ternary digit `place` of a byte that is its digits as a fraction of 256.
-#[inline(always)]
-fn digit(byte: u8, place: usize) -> u8 {
-    let rest = byte.wrapping_mul([1, 3, 9, 27, 81][place]);
-    (u16::from(rest) * 3 >> 8) as u8
+    for (g, codes) in codes.as_chunks::<32>().0.iter().enumerate() {
+        to.codes::<2>(g, std::array::from_fn(|i| dword(codes, i)));
+    }
 }

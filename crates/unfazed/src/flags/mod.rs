@@ -1,16 +1,35 @@
 //! Flags that several commands share, each declared once.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod.rs` | the model, logs, short flags of more than one letter |
+//! | `threads.rs` | compute threads and their processors |
 
-use std::ffi::OsString;
+mod threads;
+
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use unfazed_formats::{KvType, KvTypes};
 use unfazed_kernels::Isa;
 use unfazed_plan::{Settings, Tokens};
 
+pub(crate) use threads::{Placement, ProcessorFlags, ThreadFlags};
+
 /// Short flags of more than one letter that users of other servers type; `clap` has no such thing.
-const LONG_SHORTS: [(&str, &str); 1] = [("-np", "--parallel")];
+const LONG_SHORTS: [(&str, &str); 8] = [
+    ("-np", "--parallel"),
+    ("-tb", "--threads-batch"),
+    ("-Cr", "--cpu-range"),
+    ("-pg", "--n-prompt-gen"),
+    ("-npl", "--n-parallel"),
+    ("-ub", "--ubatch-size"),
+    ("-ctk", "--cache-type-k"),
+    ("-ctv", "--cache-type-v"),
+];
 
 /// Rewrites [`LONG_SHORTS`] up to `--`.
 pub(crate) fn expand_aliases(args: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
@@ -44,13 +63,15 @@ pub(crate) struct ModelFlags {
     #[arg(long, value_name = "TOKENS", value_parser = parse_count)]
     pub(crate) prefill_chunk: Option<usize>,
 
-    /// Compute threads [default: the cores that this process may use]
-    #[arg(short, long, value_name = "N")]
-    pub(crate) threads: Option<usize>,
+    #[command(flatten)]
+    pub(crate) cache: CacheFlags,
 
     /// Instruction set [default: UNFAZED_ISA, or the fastest one here; all give the same bits]
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Isa::ALL.map(Isa::name)))]
     pub(crate) isa: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) threads: ThreadFlags,
 }
 
 impl ModelFlags {
@@ -60,22 +81,29 @@ impl ModelFlags {
             context: self.context.map(Tokens),
             parallel: self.parallel,
             chunk: self.prefill_chunk.map(Tokens),
-            threads: self.threads,
+            threads: self.threads.threads,
+            batch_threads: self.threads.threads_batch,
+            cache: self.cache.types(),
         }
     }
 
     /// The name of the instruction set to compute with, if one was said.
     pub(crate) fn isa(&self) -> anyhow::Result<Option<String>> {
-        named_isa(self.isa.as_deref(), std::env::var_os(ISA_VARIABLE))
+        isa(self.isa.as_deref())
     }
 }
 
 /// Says the instruction set where `--isa` does not.
 const ISA_VARIABLE: &str = "UNFAZED_ISA";
 
+/// The name of the instruction set that `--isa` or the environment says, if one does.
+pub(crate) fn isa(flag: Option<&str>) -> anyhow::Result<Option<String>> {
+    named_isa(flag, std::env::var_os(ISA_VARIABLE).as_deref())
+}
+
 /// What the flag says, else the variable. An error says which of them named what this processor does not run.
-fn named_isa(flag: Option<&str>, variable: Option<OsString>) -> anyhow::Result<Option<String>> {
-    let (source, name) = match (flag, &variable) {
+fn named_isa(flag: Option<&str>, variable: Option<&OsStr>) -> anyhow::Result<Option<String>> {
+    let (source, name) = match (flag, variable) {
         (Some(flag), _) => ("--isa", flag.into()),
         (None, Some(variable)) => (ISA_VARIABLE, variable.to_string_lossy()),
         (None, None) => return Ok(None),
@@ -120,6 +148,30 @@ impl LogFlags {
     }
 }
 
+/// Takes a type of keys or values by name, and names all of them in help and errors.
+/// Flags of the KV cache.
+#[derive(Debug, Args)]
+pub(crate) struct CacheFlags {
+    /// What keys are kept as: smaller types hold longer contexts, at some loss (also -ctk)
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_type())]
+    pub(crate) cache_type_k: KvType,
+
+    /// What values are kept as (also -ctv)
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_type())]
+    pub(crate) cache_type_v: KvType,
+}
+
+impl CacheFlags {
+    /// What keys and values are kept as.
+    pub(crate) fn types(&self) -> KvTypes {
+        KvTypes { keys: self.cache_type_k, values: self.cache_type_v }
+    }
+}
+
+fn kv_type() -> impl TypedValueParser<Value = KvType> {
+    PossibleValuesParser::new(KvType::ALL.map(KvType::name)).try_map(|name| name.parse::<KvType>())
+}
+
 /// A number of tokens: `8192`, or `8k` for 8 times 1024.
 fn parse_count(text: &str) -> Result<usize, String> {
     let (digits, times) = match text.strip_suffix(['k', 'K']) {
@@ -136,12 +188,15 @@ mod tests {
 
     #[test]
     fn an_instruction_set_that_does_not_run_here_is_refused_by_where_it_was_named() {
-        let variable = |name: &str| Some(OsString::from(name));
         assert!(matches!(named_isa(None, None), Ok(None)));
-        assert!(matches!(named_isa(Some("reference"), variable("avx3")), Ok(Some(name)) if name == "reference"));
-        assert!(matches!(named_isa(None, variable(Isa::best().name())), Ok(Some(_))));
-        let error = named_isa(None, variable("avx3")).map_err(|error| format!("{error:#}"));
-        assert!(error.is_err_and(|error| error.contains("UNFAZED_ISA says avx3") && error.contains("reference")));
+        assert!(
+            matches!(named_isa(Some("reference"), Some("avx3".as_ref())), Ok(Some(name)) if name == "reference")
+        );
+        assert!(matches!(named_isa(None, Some(Isa::best().name().as_ref())), Ok(Some(_))));
+        let error = named_isa(None, Some("avx3".as_ref())).map_err(|error| format!("{error:#}"));
+        assert!(
+            error.is_err_and(|error| error.contains("UNFAZED_ISA says avx3") && error.contains("reference"))
+        );
     }
 
     #[test]
@@ -161,6 +216,10 @@ mod tests {
             args.map(|a| a.into_string().unwrap()).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(expanded("unfazed serve -np 4"), "unfazed serve --parallel 4");
+        assert_eq!(
+            expanded("unfazed serve -ctk q8_0 -ctv q4_0"),
+            "unfazed serve --cache-type-k q8_0 --cache-type-v q4_0"
+        );
         assert_eq!(expanded("unfazed run -- -np"), "unfazed run -- -np");
     }
 }
