@@ -42,7 +42,7 @@ pub(crate) fn load(
     progress: &Progress,
 ) -> Result<Loaded, EngineError> {
     let clock = MonotonicClock::new();
-    let isa = isa(start.isa.as_deref())?;
+    let isa = Isa::choose(start.isa.as_deref()).map_err(refusal)?;
     let memory = Memory::receive(start, &mut descriptors)?;
     let headers = Headers::decode(&start.headers).map_err(refusal)?;
     let limits = limits(start, headers.config.vocab)?;
@@ -140,19 +140,6 @@ fn load_failure(error: &ModelError) -> EngineError {
         ModelError::Device(error) => device_failure(error),
         _ => refusal(error),
     }
-}
-
-fn isa(name: Option<&str>) -> Result<Isa, EngineError> {
-    let Some(name) = name else { return Ok(Isa::best()) };
-    let names = Isa::ALL.map(Isa::name).join(", ");
-    let Some(isa) = Isa::from_name(name) else {
-        return Err(refusal(format!("instruction set {name} is unknown: there are {names}")));
-    };
-    if !isa.available() {
-        let best = Isa::best().name();
-        return Err(refusal(format!("this processor does not run {name}: the best it runs is {best}")));
-    }
-    Ok(isa)
 }
 
 fn files(names: &[String], files: Vec<OwnedFd>) -> Result<Vec<FileSource>, EngineError> {

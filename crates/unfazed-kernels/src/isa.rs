@@ -3,6 +3,23 @@
 #[cfg(target_arch = "aarch64")]
 use std::arch::is_aarch64_feature_detected;
 
+/// Why an instruction set cannot be chosen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IsaError {
+    /// There is none of that name.
+    #[error("{name:?} is no instruction set that has kernels; this processor runs {}", available_names(), name = .0)]
+    Unknown(String),
+    /// This processor does not run it.
+    #[error("this processor does not run {name}; it runs {}", available_names(), name = .0.name())]
+    Unavailable(Isa),
+}
+
+/// Names of the available ones, slowest first.
+fn available_names() -> String {
+    let available = Isa::ALL.into_iter().filter(|isa| isa.available());
+    available.map(Isa::name).collect::<Vec<_>>().join(", ")
+}
+
 /// An instruction set that has kernels of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Isa {
@@ -71,8 +88,34 @@ impl Isa {
         }
     }
 
+    /// The one of this name, or the fastest if there is no name.
+    pub fn choose(name: Option<&str>) -> Result<Isa, IsaError> {
+        let Some(name) = name else { return Ok(Isa::best()) };
+        let isa = Isa::from_name(name).ok_or_else(|| IsaError::Unknown(name.to_owned()))?;
+        if isa.available() { Ok(isa) } else { Err(IsaError::Unavailable(isa)) }
+    }
+
     /// The inverse of [`Isa::name`].
     pub fn from_name(name: &str) -> Option<Isa> {
         Isa::ALL.into_iter().find(|isa| isa.name() == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_is_available_or_says_what_is() {
+        assert_eq!(Isa::choose(None), Ok(Isa::best()));
+        for isa in Isa::ALL {
+            let chosen = Isa::choose(Some(isa.name()));
+            assert_eq!(chosen.is_ok(), isa.available());
+            assert_eq!(chosen.unwrap_or(isa), isa);
+            let error = IsaError::Unavailable(isa).to_string();
+            assert!(error.contains(isa.name()) && error.contains("it runs reference"), "{error}");
+        }
+        let error = Isa::choose(Some("avx3")).map_err(|error| error.to_string());
+        assert!(error.is_err_and(|error| error.contains("avx3") && error.contains(Isa::best().name())));
     }
 }

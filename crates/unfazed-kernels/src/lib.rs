@@ -21,7 +21,7 @@ pub mod panel;
 pub mod probe;
 pub mod vector;
 
-pub use isa::Isa;
+pub use isa::{Isa, IsaError};
 
 /// Rows of a panel, lanes of a vector, partial sums of a reduction.
 pub const LANES: usize = 16;

@@ -12,10 +12,11 @@ const AHEAD: usize = 4096;
 /// Most rows for which memory is the limit.
 const FEW: usize = 4;
 
-/// What to fetch while a group of 32 columns is multiplied. The share of a group is its part of the panel's bytes, nearly.
+/// What to fetch while a group of 32 columns is taken apart and while it is multiplied: half of its part of the panel's bytes
+/// each, nearly, for memory should never be idle.
 pub(super) struct Fetch {
-    /// Lines of a group times 2^16.
-    group: usize,
+    /// Lines of half a group times 2^16.
+    half: usize,
     /// Bytes from a panel to the one that is read after it and those read at the same time.
     next: usize,
     /// Bytes of a panel.
@@ -26,18 +27,18 @@ pub(super) struct Fetch {
 impl Fetch {
     /// For panels of `bytes` bytes and `groups` groups, of which some are read at the same time, for a number of rows.
     pub(super) fn new(bytes: usize, groups: usize, at_once: usize, rows: usize) -> Fetch {
-        let group = (bytes / LINE << 16) / groups.max(1);
-        Fetch { group, next: at_once * bytes, panel: bytes, few: rows <= FEW }
+        let half = ((bytes / LINE) << 15) / groups.max(1);
+        Fetch { half, next: at_once * bytes, panel: bytes, few: rows <= FEW }
     }
 
-    /// Fetches the share of group `group` of a panel, so much ahead.
+    /// Fetches what lies ahead of half group `half` of a panel.
     ///
     /// For few rows that is [`AHEAD`] bytes into the first-level cache, right across the end of the panel. For many, where
     /// a pass over 256 columns takes long, the next 256 columns into the first-level cache, and the same place in the
     /// panels after these into the second.
     #[inline(always)]
-    pub(super) fn fetch(&self, panel: &[u8], group: usize) {
-        let lines = (group * self.group) >> 16..((group + 1) * self.group) >> 16;
+    pub(super) fn fetch(&self, panel: &[u8], half: usize) {
+        let lines = (half * self.half) >> 16..((half + 1) * self.half) >> 16;
         for line in lines {
             let at = line * LINE;
             if self.few {
@@ -45,7 +46,7 @@ impl Fetch {
                 let ahead = if ahead >= self.panel { ahead + self.next - self.panel } else { ahead };
                 fetch::<true>(panel, ahead);
             } else {
-                fetch::<true>(panel, at + ((GROUPS * self.group) >> 16) * LINE);
+                fetch::<true>(panel, at + ((2 * GROUPS * self.half) >> 16) * LINE);
                 fetch::<false>(panel, at + self.next);
             }
         }

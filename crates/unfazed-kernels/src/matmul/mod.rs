@@ -34,7 +34,6 @@ mod reference;
 pub(crate) mod shape;
 mod unpack;
 
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::Isa;
@@ -43,7 +42,7 @@ use crate::panel::{PackedMatrix, Spec};
 
 use output::Output;
 use panels::Multiply;
-use shape::{Dot, for_shape};
+use shape::Dot;
 
 /// Multiplies some panels of a matrix by a tile. `out[t * stride + i]` becomes the dot product of row `t` of the
 /// tile and row `16 * panels.start + i` of the matrix, for the rows that the matrix has.
@@ -81,12 +80,9 @@ pub fn matmul(
 /// Panels times a tile of int8 activations.
 fn multiply(isa: Isa, w: &PackedMatrix<'_>, panels: Range<usize>, tile: &Tile, output: &mut Output<'_>) {
     let Some(spec) = &Spec::of(w.layout().format()) else { return };
-    for_shape!(spec, S => {
-        assert_eq!(tile.dot(), Dot::of(isa), "the tile is laid out for another instruction set");
-        let shape = PhantomData::<S>;
-        let kernel = Multiply { spec, w, panels, tile, output, shape };
-        if let Err(Multiply { panels, output, .. }) = integers::dispatch(isa, kernel) {
-            reference::multiply(w, panels, tile, output);
-        }
-    }, reference::multiply(w, panels, tile, output));
+    assert_eq!(tile.dot(), Dot::of(isa), "the tile is laid out for another instruction set");
+    let task = Multiply { spec, w, panels, tile, output };
+    if let Err(Multiply { panels, output, .. }) = integers::dispatch(isa, task) {
+        reference::multiply(w, panels, tile, output);
+    }
 }

@@ -40,6 +40,11 @@ impl<'a> Output<'a> {
     pub(crate) fn store(&mut self, t: usize, panel: usize, lanes: &[f32; LANES]) {
         let first = (panel - self.first_panel) * LANES;
         let count = LANES.min(self.rows - first);
-        self.out[t * self.stride + first..][..count].copy_from_slice(&lanes[..count]);
+        let out = &mut self.out[t * self.stride + first..][..count];
+        match <&mut [f32; LANES]>::try_from(&mut *out) {
+            // Of a length that the compiler knows: no call.
+            Ok(out) => *out = *lanes,
+            Err(_) => out.copy_from_slice(&lanes[..count]),
+        }
     }
 }

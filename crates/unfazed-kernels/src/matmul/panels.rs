@@ -12,34 +12,51 @@ use std::ops::Range;
 
 use crate::activations::{TILE_ROWS, Tile};
 use crate::lanes::Lanes;
-use crate::panel::{Geometry, PackedMatrix, Spec};
+use crate::panel::{Geometry, LINE, PackedMatrix, Spec};
 
 use super::fetch::Fetch;
 use super::integers::{IntegerKernel, Integers};
 use super::output::Output;
-use super::shape::{Shape, removed};
-use super::unpack::{Chunk, GROUPS, Unpack};
+use super::reference;
+use super::shape::{Dot, Shape, for_shape, removed};
+use super::unpack::{Chunk, GROUPS, Unpack, some};
 
 /// Sixteen floats.
 type Floats<I> = <<I as Integers>::Lanes as Lanes>::V;
 
 /// Some panels times a tile.
-pub(super) struct Multiply<'a, 'out, S> {
+pub(super) struct Multiply<'a, 'out> {
     pub(super) spec: &'a Spec,
     pub(super) w: &'a PackedMatrix<'a>,
     pub(super) panels: Range<usize>,
     pub(super) tile: &'a Tile,
     pub(super) output: &'a mut Output<'out>,
-    pub(super) shape: PhantomData<S>,
 }
 
-impl<S: Shape> IntegerKernel for Multiply<'_, '_, S> {
+impl IntegerKernel for Multiply<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Integers>(self, isa: I) {
+        // A function for each shape.
+        for_shape!(
+            const { matches!(I::DOT, Dot::Pairs) }, self.spec,
+            S => isa.enter(Shaped(self, PhantomData::<S>)),
+            reference::multiply(self.w, self.panels, self.tile, self.output)
+        );
+    }
+}
+
+/// The same, for a shape.
+struct Shaped<'a, 'out, S>(Multiply<'a, 'out>, PhantomData<S>);
+
+impl<S: Shape> IntegerKernel for Shaped<'_, '_, S> {
     type Output = ();
 
     #[inline(always)]
     fn run<I: Integers>(mut self, isa: I) {
-        let Range { start, end } = self.panels;
-        if I::PANELS == 2 {
+        let Range { start, end } = self.0.panels;
+        if const { I::PANELS == 2 } {
             let pairs = start + (end - start) / 2 * 2;
             self.multiply::<I, 2>(isa, start..pairs);
             self.multiply::<I, 1>(isa, pairs..end);
@@ -49,7 +66,7 @@ impl<S: Shape> IntegerKernel for Multiply<'_, '_, S> {
     }
 }
 
-impl<S: Shape> Multiply<'_, '_, S> {
+impl<S: Shape> Shaped<'_, '_, S> {
     /// R panels after R panels.
     #[inline(always)]
     fn multiply<I: Integers, const R: usize>(&mut self, isa: I, panels: Range<usize>) {
@@ -59,14 +76,14 @@ impl<S: Shape> Multiply<'_, '_, S> {
         let zero = [isa.lanes().splat(0.0); R];
         let (mut accumulators, mut partials) = ([zero; TILE_ROWS], [zero; TILE_ROWS]);
         let mut chunks: [Chunk; R] = from_fn(|_| Chunk::new());
-        let rows = self.tile.rows();
+        let rows = self.0.tile.rows();
         let (accumulators, partials) = (&mut accumulators[..rows], &mut partials[..rows]);
         for panel in panels.step_by(R) {
             accumulators.fill(zero);
             self.add_panels(isa, panel, &mut chunks, accumulators, partials);
             for (t, accumulators) in accumulators.iter().enumerate() {
                 for (r, accumulator) in accumulators.iter().enumerate() {
-                    self.output.store(t, panel + r, &isa.lanes().array(*accumulator));
+                    self.0.output.store(t, panel + r, &isa.lanes().array(*accumulator));
                 }
             }
         }
@@ -81,23 +98,23 @@ impl<S: Shape> Multiply<'_, '_, S> {
         accumulators: &mut [[Floats<I>; R]],
         partials: &mut [[Floats<I>; R]],
     ) {
-        let (spec, tile) = (self.spec, self.tile);
-        let geometry = &Geometry::of(self.w.layout().format());
+        let Multiply { spec, w, tile, .. } = self.0;
+        let geometry = &Geometry::of(w.layout().format());
         let removed = removed(S::operand(I::DOT), spec);
-        let panels: [&[u8]; R] = self.w.panels(panel);
+        let panels: [&[u8]; R] = w.panels(panel);
         let all = tile.columns() / 32;
-        let fetch = Fetch::new(panels[0].len(), all, R, tile.rows());
+        let fetch = &Fetch::new(panels[0].len(), all, R, tile.rows());
         for first in (0..all).step_by(GROUPS) {
             let groups = GROUPS.min(all - first);
             for (panel, chunk) in panels.iter().zip(chunks.iter_mut()) {
-                isa.enter(Unpack { spec, geometry, removed, panel, first, groups, chunk });
+                isa.enter(Unpack { spec, geometry, removed, panel, first, groups, fetch, chunk });
             }
             if S::STEP > 1 {
                 partials.fill([isa.lanes().splat(0.0); R]);
             }
             for j in 0..groups {
                 for panel in panels {
-                    fetch.fetch(panel, first + j);
+                    fetch.fetch(panel, 2 * (first + j) + 1);
                 }
                 let group = Group::<I, S, R>::new(isa, chunks, j, tile, first + j);
                 let sums = if S::STEP > 1 { &mut *partials } else { &mut *accumulators };
@@ -113,7 +130,7 @@ impl<S: Shape> Multiply<'_, '_, S> {
 /// 32 columns of R panels, and what the tile has for them.
 struct Group<'a, I: Integers, S, const R: usize> {
     isa: I,
-    codes: [[I::Bytes; 8]; R],
+    codes: [&'a [[u8; LINE]; 8]; R],
     /// By sub-block.
     scales: [[Floats<I>; R]; 2],
     d: [Floats<I>; R],
@@ -131,16 +148,27 @@ impl<'a, I: Integers, S: Shape, const R: usize> Group<'a, I, S, R> {
 
     /// Group `j` of the chunks, which is group `group` of the tile.
     #[inline(always)]
-    fn new(isa: I, chunks: &[Chunk; R], j: usize, tile: &'a Tile, group: usize) -> Self {
+    fn new(isa: I, chunks: &'a [Chunk; R], j: usize, tile: &'a Tile, group: usize) -> Self {
         let lanes = isa.lanes();
         let own = S::STEP == 1;
         let block = if own { j } else { 0 };
+        let zero = [lanes.splat(0.0); R];
+        let (mut codes, mut scales, mut d, mut m) = ([&chunks[0].codes[j]; R], [zero; 2], zero, zero);
+        for r in 0..R {
+            let chunk = &chunks[r];
+            codes[r] = &chunk.codes[j];
+            for s in 0..Self::SUBS {
+                scales[s][r] = lanes.load(&chunk.scales[j * Self::SUBS + s]);
+            }
+            d[r] = lanes.load(&chunk.d[block]);
+            m[r] = lanes.load(&chunk.m[block]);
+        }
         Group {
             isa,
-            codes: from_fn(|r| from_fn(|g| isa.load(&chunks[r].codes[j][g]))),
-            scales: from_fn(|s| from_fn(|r| lanes.load(&chunks[r].scales[j * Self::SUBS + s % Self::SUBS]))),
-            d: from_fn(|r| lanes.load(&chunks[r].d[block])),
-            m: from_fn(|r| lanes.load(&chunks[r].m[block])),
+            codes,
+            scales,
+            d,
+            m,
             quants: tile.quants(group),
             starts: if S::starts(I::DOT) { tile.starts(group, S::SUB) } else { &[] },
             sums: if own && S::MINIMUMS { tile.sums(group) } else { &[] },
@@ -178,12 +206,15 @@ impl<'a, I: Integers, S: Shape, const R: usize> Group<'a, I, S, R> {
             p = *sums;
         }
         for s in 0..Self::SUBS {
-            let start = S::starts(I::DOT).then_some(|u: usize| starts[u * Self::SUBS + s]);
+            let starts = if S::starts(I::DOT) { &starts[s..] } else { &[] };
             let dots = if S::SUB == 16 {
-                let codes: [&[I::Bytes; 4]; R] = from_fn(|r| some(&self.codes[r], 4 * s));
-                self.isa.dots::<S, R, U, 4>(codes, quants, 4 * s, start)
+                let mut codes = [some(self.codes[0], 4 * s); R];
+                for r in 1..R {
+                    codes[r] = some(self.codes[r], 4 * s);
+                }
+                self.isa.dots::<S, R, U, 4>(codes, quants, 4 * s, starts)
             } else {
-                self.isa.dots::<S, R, U, 8>(from_fn(|r| &self.codes[r]), quants, 0, start)
+                self.isa.dots::<S, R, U, 8>(self.codes, quants, 0, starts)
             };
             for u in 0..U {
                 for r in 0..R {
@@ -240,16 +271,6 @@ fn add_superblock<I: Integers, S: Shape, const R: usize>(
     }
 }
 
-/// Elements `t..t + N`, by reference: values loaded early would be broadcast from registers, on a port that the dot
-/// products need.
-#[inline(always)]
-fn some<T, const N: usize>(all: &[T], t: usize) -> &[T; N] {
-    match all[t..].first_chunk() {
-        Some(some) => some,
-        None => unreachable!("{N} of {} from {t} on", all.len()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use unfazed_formats::BlockFormat;
@@ -258,8 +279,6 @@ mod tests {
     use crate::Isa;
     use crate::activations::{Grain, QuantisedRows};
     use crate::matmul::integers::portable::{KINDS, Portable};
-    use crate::matmul::reference;
-    use crate::matmul::shape::for_shape;
     use crate::panel::{PanelBuffer, PanelLayout};
 
     const ROWS: usize = 40;
@@ -274,16 +293,13 @@ mod tests {
         let mut out = vec![0.0; count * ROWS];
         let mut output = Output::new(layout, &panels, count, &mut out, ROWS);
         let Some(spec) = &Spec::of(format) else { unreachable!("{format:?}") };
-        for_shape!(spec, S => {
-            let (output, tile, panels) = (&mut output, &tile, panels.clone());
-            let multiply = Multiply { spec, w, panels, tile, output, shape: PhantomData::<S> };
-            match kind {
-                None => reference::multiply(w, multiply.panels, tile, multiply.output),
-                Some(0) => Portable::<0, 2>.enter(multiply),
-                Some(1) => Portable::<1, 1>.enter(multiply),
-                _ => Portable::<2, 1>.enter(multiply),
-            }
-        }, unreachable!());
+        let task = Multiply { spec, w, panels: panels.clone(), tile: &tile, output: &mut output };
+        match kind {
+            None => reference::multiply(w, panels, &tile, task.output),
+            Some(0) => Portable::<0, 2>.enter(task),
+            Some(1) => Portable::<1, 1>.enter(task),
+            _ => Portable::<2, 1>.enter(task),
+        }
         out.into_iter().map(|y: f32| if y.is_nan() { u32::MAX } else { y.to_bits() }).collect()
     }
 

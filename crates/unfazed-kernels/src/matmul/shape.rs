@@ -130,19 +130,29 @@ pub(crate) fn removed(operand: Operand, spec: &Spec) -> u8 {
 }
 
 /// Evaluates an expression with `$Shape` standing for the shape of `$spec`, or `$other` if no kernel is compiled for it.
+/// The magnitude of values matters to 16-bit sums alone (`pairs`, a constant); `wide` ones share kernels.
 macro_rules! for_shape {
-    ($spec:expr, $Shape:ident => $body:expr, $other:expr) => {
-        $crate::matmul::shape::for_shape!($spec, $Shape, $body, $other;
-            1 32 false 16, 1 32 false 128, 1 16 false 16,
-            1 32 true 15, 1 32 true 31, 1 32 true 63, 1 32 true 255,
-            8 16 false 16, 8 16 false 32, 8 16 false 64,
-            8 32 false 16, 8 32 false 64, 8 32 false 128,
-            8 16 true 15, 8 32 true 15, 8 32 true 31
-        )
-    };
-    ($spec:expr, $Shape:ident, $body:expr, $other:expr;
+    ($pairs:expr, $spec:expr, $Shape:ident => $body:expr, $other:expr) => {{
+        let (spec, largest) = ($spec, $crate::matmul::shape::largest($spec));
+        if $pairs {
+            $crate::matmul::shape::for_shape!(@ spec, largest, $Shape, $body, $other;
+                1 32 false 16, 1 32 false 128, 1 16 false 16,
+                1 32 true 15, 1 32 true 31, 1 32 true 63, 1 32 true 255,
+                8 16 false 16, 8 16 false 32, 8 16 false 64,
+                8 32 false 16, 8 32 false 64, 8 32 false 128,
+                8 16 true 15, 8 32 true 15, 8 32 true 31
+            )
+        } else {
+            let wide = if largest > 128 { 255 } else { 128 - i32::from(spec.minimums()) };
+            $crate::matmul::shape::for_shape!(@ spec, wide, $Shape, $body, $other;
+                1 32 false 128, 1 16 false 128, 1 32 true 127, 1 32 true 255,
+                8 16 false 128, 8 32 false 128, 8 16 true 127, 8 32 true 127
+            )
+        }
+    }};
+    (@ $spec:ident, $size:ident, $Shape:ident, $body:expr, $other:expr;
         $($step:literal $sub:literal $minimums:literal $largest:literal),*) => {
-        match ($spec.step(), $spec.sub(), $spec.minimums(), $crate::matmul::shape::largest($spec)) {
+        match ($spec.step(), $spec.sub(), $spec.minimums(), $size) {
             $(($step, $sub, $minimums, $largest) => {
                 type $Shape = $crate::matmul::shape::Form<$step, $sub, $minimums, $largest>;
                 $body
@@ -162,7 +172,10 @@ mod tests {
     fn every_format_of_codes_has_a_kernel() {
         for format in BlockFormat::all() {
             if let Some(spec) = Spec::of(format) {
-                assert!(for_shape!(&spec, S => S::STEP == spec.step(), false), "{format:?}");
+                for pairs in [true, false] {
+                    let served = for_shape!(pairs, &spec, S => S::LARGEST >= largest(&spec), false);
+                    assert!(served, "{format:?}");
+                }
             }
         }
     }

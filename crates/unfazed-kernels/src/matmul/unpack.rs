@@ -2,8 +2,6 @@
 
 #![allow(clippy::needless_range_loop)] // Groups, vectors and lanes are indexed alike.
 
-use std::array::from_fn;
-
 use half::f16;
 use unfazed_formats::block::affine::{Bits, Half};
 use unfazed_formats::block::small_floats::e8m0_half;
@@ -12,6 +10,7 @@ use crate::LANES;
 use crate::lanes::Lanes;
 use crate::panel::{Geometry, LINE, SCALES, Scales, Spec, Values, bf16_lanes};
 
+use super::fetch::Fetch;
 use super::integers::{IntegerKernel, Integers};
 
 /// Groups of 32 columns in a chunk.
@@ -54,6 +53,7 @@ pub(super) struct Unpack<'a> {
     pub(super) panel: &'a [u8],
     pub(super) first: usize,
     pub(super) groups: usize,
+    pub(super) fetch: &'a Fetch,
     pub(super) chunk: &'a mut Chunk,
 }
 
@@ -61,50 +61,140 @@ impl IntegerKernel for Unpack<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<I: Integers>(self, isa: I) {
-        let Unpack { spec, geometry, removed, panel, first, groups, chunk } = self;
-        let each = geometry.groups;
-        let mut block = geometry.block_of(first);
-        for done in (0..groups).step_by(each) {
-            let (scales, at) = (&panel[geometry.scales_at(block)..], geometry.block_at(block));
-            let (header, codes) = panel[at..][..geometry.block].split_at(geometry.header);
-            unpack_scales(isa, spec, scales, header, done, chunk);
-            let codes = codes.chunks_exact(geometry.group).zip(&mut chunk.codes[done..]);
-            for (bytes, codes) in codes.take(groups - done) {
-                let unpacked = unpack_group(isa, spec, removed, bytes);
-                for (vector, line) in unpacked.into_iter().zip(codes) {
-                    isa.store(vector, line);
+    fn run<I: Integers>(mut self, isa: I) {
+        match self.spec.bits {
+            Bits::Two => self.unpack_codes::<I, 2>(isa),
+            Bits::Three => self.unpack_codes::<I, 3>(isa),
+            Bits::Four => self.unpack_codes::<I, 4>(isa),
+            Bits::Five => self.unpack_codes::<I, 5>(isa),
+            Bits::Six => self.unpack_codes::<I, 6>(isa),
+            Bits::Eight => self.unpack_codes::<I, 8>(isa),
+        }
+        self.unpack_scales(isa);
+    }
+}
+
+// Loops instead of closures in what follows: a closure is a function without the instruction set.
+impl Unpack<'_> {
+    /// The codes of all groups. A group has as many lines as bits.
+    #[inline(always)]
+    fn unpack_codes<I: Integers, const BITS: usize>(&mut self, isa: I) {
+        let mut entries = [0; 16];
+        if let Values::Table(table) = self.spec.values {
+            for i in 0..16 {
+                entries[i] = (table[i] as u8).wrapping_add(self.spec.offset().wrapping_sub(self.removed));
+            }
+        }
+        let table = matches!(self.spec.values, Values::Table(_));
+        let removed = isa.splat(self.removed);
+        for j in 0..self.groups {
+            self.fetch.fetch(self.panel, 2 * (self.first + j));
+            let (lines, _) = self.panel[self.geometry.group_at(self.first + j)..].as_chunks::<LINE>();
+            let lines: &[[u8; LINE]; BITS] = some(lines, 0);
+            let mut codes = planes(isa, lines);
+            for g in 0..8 {
+                if table {
+                    codes[g] = isa.look_up(&entries, codes[g]);
+                } else if self.removed > 0 {
+                    codes[g] = isa.sub(codes[g], removed);
+                }
+                isa.store(codes[g], &mut self.chunk.codes[j][g]);
+            }
+        }
+    }
+
+    /// The scales and minimums of all blocks.
+    #[inline(always)]
+    fn unpack_scales<I: Integers>(&mut self, isa: I) {
+        let lanes = isa.lanes();
+        let Unpack { spec, geometry, panel, first, groups, .. } = *self;
+        let chunk = &mut *self.chunk;
+        for done in (0..groups).step_by(spec.groups) {
+            let block = geometry.block_of(first + done);
+            let scales = &panel[geometry.scales_at(block)..];
+            let header = &panel[geometry.block_at(block)..][..geometry.header];
+            let (d, m) = (&mut chunk.d[done], &mut chunk.m[done]);
+            match spec.scales {
+                Scales::Affine(Half::BF16) => (*d, *m) = (bf16_lanes(scales), bf16_lanes(&header[SCALES..])),
+                Scales::E8m0 => {
+                    for lane in 0..LANES {
+                        d[lane] = e8m0_half(scales[lane]);
+                    }
+                }
+                Scales::Ue4m3 => {}
+                _ => lanes.store(lanes.mul(lanes.load_half(&halves(scales)), lanes.splat(spec.factor)), d),
+            }
+            match spec.scales {
+                Scales::F16 | Scales::E8m0 | Scales::Affine(Half::BF16) => {}
+                Scales::Affine(Half::F16) => lanes.store(lanes.load_half(&halves(&header[SCALES..])), m),
+                Scales::Ue4m3 => unpack_ue4m3(isa, header, &mut chunk.scales[2 * done..]),
+                Scales::Bytes(_) => widen(header, &mut chunk.scales),
+                Scales::K4 | Scales::K6 => {
+                    let dmin = lanes.load_half(&halves(&header[SCALES..]));
+                    lanes.store(lanes.mul(dmin, lanes.splat(-1.0)), m);
+                    unpack_k_scales(isa, spec, &header[2 * SCALES..], chunk);
                 }
             }
-            block += 1;
+            if spec.step() == 1 {
+                // The other groups of the block have the same.
+                for other in done + 1..groups.min(done + spec.groups) {
+                    (chunk.d[other], chunk.m[other]) = (chunk.d[done], chunk.m[done]);
+                }
+            }
         }
     }
 }
 
-/// The codes of 32 columns.
+/// The codes of 32 columns from the planes of their bits.
 #[inline(always)]
-fn unpack_group<I: Integers>(isa: I, spec: &Spec, removed: u8, bytes: &[u8]) -> [I::Bytes; 8] {
-    let (lines, _) = bytes.as_chunks::<LINE>();
-    let line = |i: usize| isa.load(&lines[i]);
-    let nibble = |g: usize| bits(isa, line(g % 4), g as u32 / 4 * 4, 0, 15);
-    let pair = |first: usize, g: usize, to: u32| bits(isa, line(first + g / 4), g as u32 % 4 * 2, to, 3);
-    let bit = |at: usize, g: usize, to: u32| bits(isa, line(at), g as u32, to, 1);
-    let codes: [I::Bytes; 8] = match spec.bits {
-        Bits::Two => from_fn(|g| pair(0, g, 0)),
-        Bits::Three => from_fn(|g| isa.or(pair(0, g, 0), bit(2, g, 2))),
-        Bits::Four => from_fn(nibble),
-        Bits::Five => from_fn(|g| isa.or(nibble(g), bit(4, g, 4))),
-        Bits::Six => from_fn(|g| isa.or(nibble(g), pair(4, g, 4))),
-        Bits::Eight => from_fn(line),
-    };
-    match spec.values {
-        Values::Table(table) => {
-            let entry = spec.offset().wrapping_sub(removed);
-            let table = table.map(|value| (value as u8).wrapping_add(entry));
-            codes.map(|codes| isa.look_up(&table, codes))
+fn planes<I: Integers, const BITS: usize>(isa: I, lines: &[[u8; LINE]; BITS]) -> [I::Bytes; 8] {
+    let mut codes = [isa.splat(0); 8];
+    match BITS {
+        2 | 3 => add_pairs(isa, lines, 0, &mut codes),
+        4..=6 => add_nibbles(isa, lines, &mut codes),
+        _ => {
+            for g in 0..8 {
+                codes[g] = isa.load(&lines[g]);
+            }
         }
-        Values::Less(_) if removed > 0 => codes.map(|codes| isa.sub(codes, isa.splat(removed))),
-        Values::Less(_) => codes,
+    }
+    match BITS {
+        3 => add_bits(isa, &lines[2], 2, &mut codes),
+        5 => add_bits(isa, &lines[4], 4, &mut codes),
+        6 => add_pairs(isa, &lines[4..], 4, &mut codes),
+        _ => {}
+    }
+    codes
+}
+
+/// Adds the low 4 bits of codes.
+#[inline(always)]
+fn add_nibbles<I: Integers>(isa: I, lines: &[[u8; LINE]], codes: &mut [I::Bytes; 8]) {
+    for i in 0..4 {
+        let line = isa.load(&lines[i]);
+        codes[i] = isa.or(codes[i], bits(isa, line, 0, 0, 15));
+        codes[i + 4] = isa.or(codes[i + 4], bits(isa, line, 4, 0, 15));
+    }
+}
+
+/// Adds 2 bits from bit `to` on.
+#[inline(always)]
+fn add_pairs<I: Integers>(isa: I, lines: &[[u8; LINE]], to: u32, codes: &mut [I::Bytes; 8]) {
+    for i in 0..2 {
+        let line = isa.load(&lines[i]);
+        for s in 0..4 {
+            let pair = bits(isa, line, 2 * s as u32, to, 3);
+            codes[4 * i + s] = isa.or(codes[4 * i + s], pair);
+        }
+    }
+}
+
+/// Adds bit `to`.
+#[inline(always)]
+fn add_bits<I: Integers>(isa: I, line: &[u8; LINE], to: u32, codes: &mut [I::Bytes; 8]) {
+    let line = isa.load(line);
+    for g in 0..8 {
+        codes[g] = isa.or(codes[g], bits(isa, line, g as u32, to, 1));
     }
 }
 
@@ -115,46 +205,18 @@ fn bits<I: Integers>(isa: I, bytes: I::Bytes, from: u32, to: u32, mask: u8) -> I
     isa.and(moved, isa.splat(mask << to))
 }
 
-/// The scales and minimums of a block, whose first group is group `done` of the chunk.
+/// Half of each UE4M3 scale.
 #[inline(always)]
-fn unpack_scales<I: Integers>(
-    isa: I,
-    spec: &Spec,
-    scales: &[u8],
-    header: &[u8],
-    done: usize,
-    chunk: &mut Chunk,
-) {
+fn unpack_ue4m3<I: Integers>(isa: I, header: &[u8], to: &mut [[f32; LANES]]) {
     let lanes = isa.lanes();
-    let half = |bytes: &[u8]| lanes.load_half(&halves(bytes));
-    let (mut d, mut m) = ([1.0; LANES], [0.0; LANES]);
-    match spec.scales {
-        Scales::Affine(Half::BF16) => (d, m) = (bf16_lanes(scales), bf16_lanes(&header[SCALES..])),
-        Scales::E8m0 => d = from_fn(|lane| e8m0_half(scales[lane])),
-        Scales::Ue4m3 => {}
-        _ => lanes.store(lanes.mul(half(scales), lanes.splat(spec.factor)), &mut d),
-    }
-    match spec.scales {
-        Scales::F16 | Scales::E8m0 | Scales::Affine(Half::BF16) => {}
-        Scales::Affine(Half::F16) => lanes.store(half(&header[SCALES..]), &mut m),
-        Scales::Ue4m3 => {
-            for (bytes, scales) in header.as_chunks::<LANES>().0.iter().zip(&mut chunk.scales[2 * done..]) {
-                // As f16 the exponent's bias is greater by 8; a half of the scale is wanted.
-                let halves = bytes.map(|byte| f16::from_bits(u16::from(byte) << 7));
-                lanes.store(lanes.mul(lanes.load_half(&halves), lanes.splat(128.0)), scales);
-            }
+    for (bytes, to) in header.as_chunks::<LANES>().0.iter().zip(to) {
+        let mut halves = [f16::ZERO; LANES];
+        for lane in 0..LANES {
+            halves[lane] = f16::from_bits(u16::from(bytes[lane]) << 7);
         }
-        Scales::Bytes(_) => widen(header, &mut chunk.scales),
-        Scales::K4 | Scales::K6 => {
-            lanes.store(lanes.mul(half(&header[SCALES..]), lanes.splat(-1.0)), &mut m);
-            unpack_k_scales(isa, spec, &header[2 * SCALES..], chunk);
-        }
+        // As f16 the exponent's bias is greater by 8.
+        lanes.store(lanes.mul(lanes.load_half(&halves), lanes.splat(128.0)), to);
     }
-    let end = GROUPS.min(done + spec.groups);
-    // Superblocks have one for all.
-    let end = if spec.step() == 1 { end } else { done + 1 };
-    chunk.d[done..end].fill(d);
-    chunk.m[done..end].fill(m);
 }
 
 /// The integer scales and minimums of a superblock of the K formats.
@@ -179,7 +241,9 @@ fn unpack_k_scales<I: Integers>(isa: I, spec: &Spec, bytes: &[u8], chunk: &mut C
     widen(&scales.as_flattened()[..count * LANES], &mut chunk.scales);
     let (pairs, _) = minimums.as_flattened()[..count * LANES].as_chunks::<{ 2 * LANES }>();
     for (pairs, to) in pairs.iter().zip(&mut chunk.minimums) {
-        *to = pairs.map(i16::from);
+        for i in 0..2 * LANES {
+            to[i] = i16::from(pairs[i]);
+        }
     }
 }
 
@@ -187,13 +251,29 @@ fn unpack_k_scales<I: Integers>(isa: I, spec: &Spec, bytes: &[u8], chunk: &mut C
 #[inline(always)]
 fn widen(bytes: &[u8], to: &mut [[f32; LANES]]) {
     for (bytes, to) in bytes.as_chunks::<LANES>().0.iter().zip(to) {
-        *to = bytes.map(|byte| f32::from(byte as i8));
+        for lane in 0..LANES {
+            to[lane] = f32::from(bytes[lane] as i8);
+        }
     }
 }
 
 /// The 16 f16 at the start of `bytes`.
 #[inline(always)]
 fn halves(bytes: &[u8]) -> [f16; LANES] {
-    let bytes = &bytes[..SCALES];
-    from_fn(|lane| f16::from_le_bytes([bytes[2 * lane], bytes[2 * lane + 1]]))
+    let bytes: &[u8; SCALES] = some(bytes, 0);
+    let mut halves = [f16::ZERO; LANES];
+    for lane in 0..LANES {
+        halves[lane] = f16::from_le_bytes([bytes[2 * lane], bytes[2 * lane + 1]]);
+    }
+    halves
+}
+
+/// Elements `t..t + N`, by reference: values loaded early would be broadcast from registers, on a port that the dot
+/// products need.
+#[inline(always)]
+pub(super) fn some<T, const N: usize>(all: &[T], t: usize) -> &[T; N] {
+    match all[t..].first_chunk() {
+        Some(some) => some,
+        None => unreachable!("{N} of {} from {t} on", all.len()),
+    }
 }

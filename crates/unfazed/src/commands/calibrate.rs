@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use unfazed_device::cpu::{Meter, Rates};
@@ -60,17 +60,9 @@ pub(crate) fn run(args: &CalibrateArgs, stderr: &Stderr) -> anyhow::Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// The instruction set of that name, or the best one.
-pub(super) fn isa(name: Option<&str>) -> anyhow::Result<Isa> {
-    let isa = name.and_then(Isa::from_name).unwrap_or(Isa::best());
-    if !isa.available() {
-        bail!(
-            "--isa {}: this processor does not run it; the best it runs is {}",
-            isa.name(),
-            Isa::best().name()
-        );
-    }
-    Ok(isa)
+/// The instruction set that a flag or the environment names, or the best one.
+pub(super) fn isa(flag: Option<&str>) -> anyhow::Result<Isa> {
+    Ok(Isa::choose(crate::flags::isa(flag)?.as_deref())?)
 }
 
 /// Which machine this is, with these processors to choose from.

@@ -142,7 +142,7 @@ impl OwnServer {
             api_keys: vec![key.clone()],
             model_id: prepared.model_name().to_owned(),
             drain: Duration::ZERO,
-            isa: args.model.isa.clone(),
+            isa: args.model.isa()?,
             ..ServeOptions::default()
         };
         let (events, port) = port_when_ready(stderr.clone());

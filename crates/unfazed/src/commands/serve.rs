@@ -119,7 +119,7 @@ pub(crate) fn run(args: &ServeArgs, stderr: &Stderr) -> anyhow::Result<ExitCode>
         max_queue: args.network.max_queue,
         stall: Duration::from_millis(args.watch.stall_ms),
         storage_patience: Duration::from_secs(args.watch.storage_patience),
-        isa: args.model.isa.clone(),
+        isa: args.model.isa()?,
         ..ServeOptions::default()
     };
     let events = if args.events.enabled() {

@@ -7,9 +7,10 @@
 
 mod threads;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use unfazed_formats::{KvType, KvTypes};
@@ -65,7 +66,7 @@ pub(crate) struct ModelFlags {
     #[command(flatten)]
     pub(crate) cache: CacheFlags,
 
-    /// Instruction set [default: the fastest one here; all give the same bits]
+    /// Instruction set [default: UNFAZED_ISA, or the fastest one here; all give the same bits]
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Isa::ALL.map(Isa::name)))]
     pub(crate) isa: Option<String>,
 
@@ -85,6 +86,30 @@ impl ModelFlags {
             cache: self.cache.types(),
         }
     }
+
+    /// The name of the instruction set to compute with, if one was said.
+    pub(crate) fn isa(&self) -> anyhow::Result<Option<String>> {
+        isa(self.isa.as_deref())
+    }
+}
+
+/// Says the instruction set where `--isa` does not.
+const ISA_VARIABLE: &str = "UNFAZED_ISA";
+
+/// The name of the instruction set that `--isa` or the environment says, if one does.
+pub(crate) fn isa(flag: Option<&str>) -> anyhow::Result<Option<String>> {
+    named_isa(flag, std::env::var_os(ISA_VARIABLE).as_deref())
+}
+
+/// What the flag says, else the variable. An error says which of them named what this processor does not run.
+fn named_isa(flag: Option<&str>, variable: Option<&OsStr>) -> anyhow::Result<Option<String>> {
+    let (source, name) = match (flag, variable) {
+        (Some(flag), _) => ("--isa", flag.into()),
+        (None, Some(variable)) => (ISA_VARIABLE, variable.to_string_lossy()),
+        (None, None) => return Ok(None),
+    };
+    Isa::choose(Some(&name)).with_context(|| format!("{source} says {name}"))?;
+    Ok(Some(name.into_owned()))
 }
 
 /// Logs for people, on stderr.
@@ -160,6 +185,19 @@ fn parse_count(text: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_instruction_set_that_does_not_run_here_is_refused_by_where_it_was_named() {
+        assert!(matches!(named_isa(None, None), Ok(None)));
+        assert!(
+            matches!(named_isa(Some("reference"), Some("avx3".as_ref())), Ok(Some(name)) if name == "reference")
+        );
+        assert!(matches!(named_isa(None, Some(Isa::best().name().as_ref())), Ok(Some(_))));
+        let error = named_isa(None, Some("avx3".as_ref())).map_err(|error| format!("{error:#}"));
+        assert!(
+            error.is_err_and(|error| error.contains("UNFAZED_ISA says avx3") && error.contains("reference"))
+        );
+    }
 
     #[test]
     fn counts_may_be_given_in_binary_thousands() {

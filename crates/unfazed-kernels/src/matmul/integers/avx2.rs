@@ -55,7 +55,7 @@ impl<const VNNI: bool> Integers for Avx2<VNNI> {
     #[inline(always)]
     fn enter<K: IntegerKernel>(self, kernel: K) -> K::Output {
         // SAFETY: `self` proves that the instructions exist.
-        unsafe { if VNNI { run_vnni(kernel) } else { run(kernel) } }
+        unsafe { if const { VNNI } { run_vnni(kernel) } else { run(kernel) } }
     }
     #[inline(always)]
     fn load(self, line: &[u8; LINE]) -> Pair {
@@ -110,17 +110,17 @@ impl<const VNNI: bool> Integers for Avx2<VNNI> {
     #[inline(always)]
     fn dots<S: Shape, const R: usize, const U: usize, const G: usize>(
         self,
-        codes: [&[Pair; G]; R],
+        codes: [&[[u8; LINE]; G]; R],
         quants: &[[i8; 32]; U],
         first: usize,
-        start: Option<impl Fn(usize) -> i32>,
+        starts: &[i32],
     ) -> [[Pair; R]; U] {
         // SAFETY: `self` proves that the instructions exist.
         unsafe {
-            if VNNI {
-                dots_vnni(codes, quants, first, start)
+            if const { VNNI } {
+                dots_vnni::<S, R, U, G>(self, codes, quants, first, starts)
             } else {
-                dots_pairs::<S, R, U, G>(codes, quants, first, start)
+                dots_pairs::<S, R, U, G>(self, codes, quants, first, starts)
             }
         }
     }
@@ -147,6 +147,7 @@ impl<const VNNI: bool> Integers for Avx2<VNNI> {
 
 /// # Safety
 /// The processor has AVX2, FMA and F16C.
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn run<K: IntegerKernel>(kernel: K) -> K::Output {
     // SAFETY: the caller guarantees the instructions.
@@ -155,6 +156,7 @@ unsafe fn run<K: IntegerKernel>(kernel: K) -> K::Output {
 
 /// # Safety
 /// The processor has AVX2, FMA, F16C and AVX-VNNI.
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 unsafe fn run_vnni<K: IntegerKernel>(kernel: K) -> K::Output {
     // SAFETY: the caller guarantees the instructions.
@@ -166,26 +168,28 @@ unsafe fn run_vnni<K: IntegerKernel>(kernel: K) -> K::Output {
 /// # Safety
 /// The processor has AVX2 and AVX-VNNI.
 #[inline(always)]
-unsafe fn dots_vnni<const R: usize, const U: usize, const G: usize>(
-    codes: [&[Pair; G]; R],
+unsafe fn dots_vnni<S: Shape, const R: usize, const U: usize, const G: usize>(
+    isa: impl Integers<Bytes = Pair>,
+    codes: [&[[u8; LINE]; G]; R],
     quants: &[[i8; 32]; U],
     first: usize,
-    start: Option<impl Fn(usize) -> i32>,
+    starts: &[i32],
 ) -> [[Pair; R]; U] {
     // SAFETY: the caller guarantees the instructions.
     unsafe {
         let mut sums = [[[_mm256_setzero_si256(); 2]; R]; U];
-        if let Some(start) = start {
-            for (u, sums) in sums.iter_mut().enumerate() {
-                *sums = [[_mm256_set1_epi32(start(u)); 2]; R];
+        if S::starts(Dot::Unsigned) {
+            for u in 0..U {
+                sums[u] = [[_mm256_set1_epi32(starts[u * 8 / G]); 2]; R];
             }
         }
         for g in 0..G {
+            let vectors = load(isa, &codes, g);
             for u in 0..U {
                 let quants = _mm256_set1_epi32(four(&quants[u], first + g));
                 for r in 0..R {
                     for h in 0..2 {
-                        sums[u][r][h] = _mm256_dpbusd_avx_epi32(sums[u][r][h], codes[r][g][h], quants);
+                        sums[u][r][h] = _mm256_dpbusd_avx_epi32(sums[u][r][h], vectors[r][h], quants);
                     }
                 }
             }
@@ -212,71 +216,118 @@ const fn narrow(operand: Operand, largest: i32, vectors: usize) -> usize {
 /// The processor has AVX2.
 #[inline(always)]
 unsafe fn dots_pairs<S: Shape, const R: usize, const U: usize, const G: usize>(
-    codes: [&[Pair; G]; R],
+    isa: impl Integers<Bytes = Pair>,
+    codes: [&[[u8; LINE]; G]; R],
     quants: &[[i8; 32]; U],
     first: usize,
-    start: Option<impl Fn(usize) -> i32>,
+    starts: &[i32],
 ) -> [[Pair; R]; U] {
     let operand = operand(Dot::Pairs, !S::MINIMUMS, S::LARGEST, S::SUB);
     let narrow = narrow(operand, S::LARGEST, G);
     // SAFETY: the caller guarantees the instructions.
     unsafe {
         let zero = [[_mm256_setzero_si256(); 2]; R];
-        let mut starts = [zero; U];
-        if let Some(start) = start {
-            for (u, starts) in starts.iter_mut().enumerate() {
-                *starts = [[_mm256_set1_epi32(start(u)); 2]; R];
+        let (mut narrow_starts, mut sums) = ([zero; U], [zero; U]);
+        if S::starts(Dot::Pairs) {
+            for u in 0..U {
+                let start = [[_mm256_set1_epi32(starts[u * 8 / G]); 2]; R];
+                *if operand == Operand::Halves { &mut narrow_starts[u] } else { &mut sums[u] } = start;
             }
         }
-        // Either what the 16-bit sums start from, or the 32-bit ones.
-        let (starts, mut sums) =
-            if operand == Operand::Halves { (starts, [zero; U]) } else { ([zero; U], starts) };
-        let add = |products: &mut [Pair; R], u: usize, g: usize| {
-            let quants = _mm256_set1_epi32(four(&quants[u], first + g));
-            for r in 0..R {
-                for h in 0..2 {
-                    let codes = codes[r][g][h];
-                    let product = if operand == Operand::Value {
-                        _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(quants, codes))
-                    } else {
-                        _mm256_maddubs_epi16(codes, quants)
-                    };
-                    products[r][h] = _mm256_add_epi16(products[r][h], product);
-                }
-            }
-        };
-        let widen = |sums: &mut [Pair; R], products: &[Pair; R]| {
-            for r in 0..R {
-                for h in 0..2 {
-                    let wide = _mm256_madd_epi16(products[r][h], _mm256_set1_epi16(1));
-                    sums[r][h] = _mm256_add_epi32(sums[r][h], wide);
-                }
-            }
-        };
         for part in 0..G / narrow {
             let vectors = part * narrow..(part + 1) * narrow;
             if narrow > 2 {
                 // All rows pass by a vector of codes.
-                let mut products = starts;
+                let mut products = narrow_starts;
                 for g in vectors {
+                    let codes = load(isa, &codes, g);
                     for u in 0..U {
-                        add(&mut products[u], u, g);
+                        add_products(operand, &codes, four(&quants[u], first + g), &mut products[u]);
                     }
                 }
                 for u in 0..U {
-                    widen(&mut sums[u], &products[u]);
+                    widen(&products[u], &mut sums[u]);
                 }
             } else {
                 // Row by row, for there are no registers for narrow sums of all beside the wide ones.
                 for u in 0..U {
-                    let mut products = starts[u];
+                    let mut products = zero;
                     for g in vectors.clone() {
-                        add(&mut products, u, g);
+                        let codes = load(isa, &codes, g);
+                        add_products(operand, &codes, four(&quants[u], first + g), &mut products);
                     }
-                    widen(&mut sums[u], &products);
+                    widen(&products, &mut sums[u]);
                 }
             }
         }
         sums
+    }
+}
+
+/// Vector `g` of R panels.
+#[inline(always)]
+fn load<const R: usize, const G: usize>(
+    isa: impl Integers<Bytes = Pair>,
+    codes: &[&[[u8; LINE]; G]; R],
+    g: usize,
+) -> [Pair; R] {
+    let mut vectors = [isa.load(&codes[0][g]); R];
+    for r in 1..R {
+        vectors[r] = isa.load(&codes[r][g]);
+    }
+    vectors
+}
+
+/// Adds the products of a vector of codes and four quants in 16 bits.
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline(always)]
+unsafe fn add_products<const R: usize>(operand: Operand, codes: &[Pair; R], four: i32, sums: &mut [Pair; R]) {
+    // SAFETY: the caller guarantees the instructions.
+    unsafe {
+        let quants = _mm256_set1_epi32(four);
+        for r in 0..R {
+            for h in 0..2 {
+                let codes = codes[r][h];
+                let products = if operand == Operand::Value {
+                    _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(quants, codes))
+                } else {
+                    _mm256_maddubs_epi16(codes, quants)
+                };
+                sums[r][h] = in_order(_mm256_add_epi16(sums[r][h], products));
+            }
+        }
+    }
+}
+
+/// The same sum. Keeps the compiler from adding products up as a tree, for which there are not enough registers.
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn in_order(mut sum: __m256i) -> __m256i {
+    // SAFETY: no instruction.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(ymm_reg) sum, options(pure, nomem, nostack, preserves_flags));
+    }
+    sum
+}
+
+/// Adds pairs of sums of 16 bits to sums of 32.
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline(always)]
+unsafe fn widen<const R: usize>(narrow: &[Pair; R], sums: &mut [Pair; R]) {
+    // SAFETY: the caller guarantees the instructions.
+    unsafe {
+        for r in 0..R {
+            for h in 0..2 {
+                let wide = _mm256_madd_epi16(narrow[r][h], _mm256_set1_epi16(1));
+                sums[r][h] = _mm256_add_epi32(sums[r][h], wide);
+            }
+        }
     }
 }

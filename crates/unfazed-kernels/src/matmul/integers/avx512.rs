@@ -97,24 +97,28 @@ impl Integers for Avx512 {
     #[inline(always)]
     fn dots<S: Shape, const R: usize, const U: usize, const G: usize>(
         self,
-        codes: [&[__m512i; G]; R],
+        codes: [&[[u8; LINE]; G]; R],
         quants: &[[i8; 32]; U],
         first: usize,
-        start: Option<impl Fn(usize) -> i32>,
+        starts: &[i32],
     ) -> [[__m512i; R]; U] {
         // SAFETY: `self` proves that the instructions exist.
         unsafe {
             let mut sums = [[_mm512_setzero_si512(); R]; U];
-            if let Some(start) = start {
+            if S::starts(Self::DOT) {
                 for u in 0..U {
-                    sums[u] = [_mm512_set1_epi32(start(u)); R];
+                    sums[u] = [_mm512_set1_epi32(starts[u * 8 / G]); R];
                 }
             }
             for g in 0..G {
+                let mut vectors = [_mm512_setzero_si512(); R];
+                for r in 0..R {
+                    vectors[r] = self.load(&codes[r][g]);
+                }
                 for u in 0..U {
                     let quants = _mm512_set1_epi32(four(&quants[u], first + g));
                     for r in 0..R {
-                        sums[u][r] = _mm512_dpbusd_epi32(sums[u][r], codes[r][g], quants);
+                        sums[u][r] = _mm512_dpbusd_epi32(sums[u][r], vectors[r], quants);
                     }
                 }
             }
@@ -142,6 +146,7 @@ impl Integers for Avx512 {
 
 /// # Safety
 /// The processor has what [`Avx512::new`] asks for.
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn run<K: IntegerKernel>(kernel: K) -> K::Output {
     // SAFETY: the caller guarantees the instructions.

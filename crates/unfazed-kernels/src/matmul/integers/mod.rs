@@ -43,7 +43,7 @@ pub(crate) trait Integers: Copy {
 
     /// Operations on the lanes as f32.
     fn lanes(self) -> Self::Lanes;
-    /// Runs a kernel inside a function that has the instruction set, which is not inlined into this one if it is large.
+    /// Runs a kernel as a function of its own that has the instruction set.
     fn enter<K: IntegerKernel>(self, kernel: K) -> K::Output;
 
     /// From memory.
@@ -66,13 +66,14 @@ pub(crate) trait Integers: Copy {
     fn look_up(self, table: &[u8; 16], indices: Self::Bytes) -> Self::Bytes;
 
     /// Adds up, for U rows of activations and R panels, the products of G vectors of codes with quants `4 * first..` of
-    /// the row. The codes are what [`Shape::operand`] says; a sum begins with `start` of the row if there is one.
+    /// the row. The codes are what [`Shape::operand`] says. If [`Shape::starts`], the sum of row `u` starts from
+    /// `starts[u * 8 / G]`.
     fn dots<S: Shape, const R: usize, const U: usize, const G: usize>(
         self,
-        codes: [&[Self::Bytes; G]; R],
+        codes: [&[[u8; LINE]; G]; R],
         quants: &[[i8; 32]; U],
         first: usize,
-        start: Option<impl Fn(usize) -> i32>,
+        starts: &[i32],
     ) -> [[Self::Ints; R]; U];
     /// Adds up the products of P vectors of pairs of i16, which are small, with pairs that all lanes share.
     fn pair_dots<const P: usize>(self, a: &[[i16; LINE / 2]; P], b: &[i32; P]) -> Self::Ints;

@@ -116,12 +116,12 @@ impl<const I8MM: bool> Integers for Neon<I8MM> {
     #[inline(always)]
     fn dots<S: Shape, const R: usize, const U: usize, const G: usize>(
         self,
-        codes: [&[Bytes; G]; R],
+        codes: [&[[u8; LINE]; G]; R],
         quants: &[[i8; 32]; U],
         first: usize,
-        start: Option<impl Fn(usize) -> i32>,
+        starts: &[i32],
     ) -> [[Ints; R]; U] {
-        let start = |u| start.as_ref().map_or(0, |start| start(u));
+        let start = |u: usize| if S::starts(Self::DOT) { starts[u * 8 / G] } else { 0 };
         // SAFETY: `self` proves that the instruction exists.
         let mut sums: [[Ints; R]; U] = from_fn(|u| unsafe { [[vdupq_n_s32(start(u)); 4]; R] });
         for part in 0..G / 4 {
@@ -131,9 +131,10 @@ impl<const I8MM: bool> Integers for Neon<I8MM> {
                 unsafe { vld1q_s8(quants.as_ptr()) }
             });
             for g in 0..4 {
+                let codes: [Bytes; R] = from_fn(|r| self.load(&codes[r][4 * part + g]));
                 for u in 0..U {
                     for r in 0..R {
-                        for (sum, codes) in sums[u][r].iter_mut().zip(codes[r][4 * part + g]) {
+                        for (sum, codes) in sums[u][r].iter_mut().zip(codes[r]) {
                             // SAFETY: `self` proves that the instructions exist.
                             *sum = unsafe { dot::<I8MM>(*sum, codes, quants[u], g) };
                         }

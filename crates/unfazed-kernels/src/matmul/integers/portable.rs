@@ -64,13 +64,13 @@ impl<const DOT: usize, const PANELS: usize> Integers for Portable<DOT, PANELS> {
         codes: [&[[u8; LINE]; G]; R],
         quants: &[[i8; 32]; U],
         first: usize,
-        start: Option<impl Fn(usize) -> i32>,
+        starts: &[i32],
     ) -> [[[i32; LANES]; R]; U] {
         let operand = S::operand(Self::DOT);
         from_fn(|u| {
             codes.map(|codes| {
                 from_fn(|lane| {
-                    let start = start.as_ref().map_or(0, |start| start(u));
+                    let start = if S::starts(Self::DOT) { starts[u * 8 / G] } else { 0 };
                     let mut sum = if operand == Operand::Halves { 0 } else { start };
                     let mut halves = [start as i16, (start >> 16) as i16];
                     for (g, codes) in codes.iter().enumerate() {
