@@ -91,8 +91,8 @@ fn timed(run: impl FnOnce()) -> Duration {
     start.elapsed()
 }
 
-fn own(threads: Threads) -> Pool {
-    Pool::new(&threads).unwrap_or_else(|error| panic!("no pool: {error}"))
+fn own(threads: &Threads) -> Pool {
+    Pool::new(threads).unwrap_or_else(|error| panic!("no pool: {error}"))
 }
 
 fn rayon(threads: usize) -> rayon::ThreadPool {
@@ -106,9 +106,9 @@ fn main() {
     let mut number = |default| arguments.next().and_then(Result::ok).unwrap_or(default);
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let (threads, rounds) = (number(cores), number(ROUNDS));
-    let mut ways = vec![
-        ("own pool", Way::Own(own(threads.into()))),
-        ("own pool, parked before each section", Way::Parked(own(threads.into()))),
+    let mut ways = [
+        ("own pool", Way::Own(own(&threads.into()))),
+        ("own pool, parked before each section", Way::Parked(own(&threads.into()))),
         ("rayon, one install a step", Way::RayonInside(rayon(threads))),
         ("rayon, an install a section", Way::RayonInstall(rayon(threads))),
         ("std::thread::scope", Way::Scope),

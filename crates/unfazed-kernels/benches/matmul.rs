@@ -5,7 +5,6 @@
 //! as matrices of 1024 x 2048; FORMATS as in `Q4_0,Q4_K`. All measurements take turns, so that they see the same machine; medians are printed.
 
 use std::hint::black_box;
-use std::time::Instant;
 
 use rustix::time::ClockId;
 use unfazed_formats::BlockFormat;
@@ -88,7 +87,6 @@ fn main() {
     assert!(isa.available(), "this processor does not run {}", isa.name());
     let formats: Vec<BlockFormat> = match arguments.get(2) {
         Some(names) => BlockFormat::all()
-            .into_iter()
             .filter(|format| names.split(',').any(|name| name == format!("{format:?}")))
             .collect(),
         None => vec![BlockFormat::Q4_0, BlockFormat::Q8_0, BlockFormat::Q4_K, BlockFormat::Q6_K],

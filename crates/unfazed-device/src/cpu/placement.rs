@@ -57,6 +57,7 @@ fn bind(_processors: &[usize]) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "this system lets no program choose its processors"))
 }
 
+#[allow(clippy::unwrap_used)]
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use rustix::thread::{CpuSet, sched_getaffinity};

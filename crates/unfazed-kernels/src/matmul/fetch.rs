@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::panel::LINE;
+use crate::panel::{Geometry, LINE};
 
 use super::unpack::GROUPS;
 
@@ -10,13 +10,11 @@ use super::unpack::GROUPS;
 const AHEAD: usize = 4096;
 
 /// Most rows for which memory is the limit.
-const FEW: usize = 4;
+pub(super) const FEW: usize = 4;
 
-/// What to fetch while a group of 32 columns is taken apart and while it is multiplied: half of its part of the panel's bytes
-/// each, nearly, for memory should never be idle.
-pub(super) struct Fetch {
-    /// Lines of half a group times 2^16.
-    half: usize,
+/// What to fetch while a group of 32 columns is used: as much, further on.
+pub(super) struct Fetch<'a> {
+    geometry: &'a Geometry,
     /// Bytes from a panel to the one that is read after it and those read at the same time.
     next: usize,
     /// Bytes of a panel.
@@ -24,31 +22,43 @@ pub(super) struct Fetch {
     few: bool,
 }
 
-impl Fetch {
-    /// For panels of `bytes` bytes and `groups` groups, of which some are read at the same time, for a number of rows.
-    pub(super) fn new(bytes: usize, groups: usize, at_once: usize, rows: usize) -> Fetch {
-        let half = ((bytes / LINE) << 15) / groups.max(1);
-        Fetch { half, next: at_once * bytes, panel: bytes, few: rows <= FEW }
+impl<'a> Fetch<'a> {
+    /// For panels of `panel` bytes, of which some are read at the same time, for a number of rows.
+    #[inline(always)]
+    pub(super) fn new(geometry: &'a Geometry, panel: usize, at_once: usize, rows: usize) -> Fetch<'a> {
+        Fetch { geometry, next: at_once * panel, panel, few: rows <= FEW }
     }
 
-    /// Fetches what lies ahead of half group `half` of a panel.
-    ///
-    /// For few rows that is [`AHEAD`] bytes into the first-level cache, right across the end of the panel. For many, where
-    /// a pass over 256 columns takes long, the next 256 columns into the first-level cache, and the same place in the
-    /// panels after these into the second.
+    /// Fetches what lies ahead of group `group` of a panel: its codes, and its part of the header of its block or of the
+    /// line of scales before it.
     #[inline(always)]
-    pub(super) fn fetch(&self, panel: &[u8], half: usize) {
-        let lines = (half * self.half) >> 16..((half + 1) * self.half) >> 16;
-        for line in lines {
-            let at = line * LINE;
-            if self.few {
-                let ahead = at + AHEAD;
-                let ahead = if ahead >= self.panel { ahead + self.next - self.panel } else { ahead };
-                fetch::<true>(panel, ahead);
-            } else {
-                fetch::<true>(panel, at + ((2 * GROUPS * self.half) >> 16) * LINE);
-                fetch::<false>(panel, at + self.next);
-            }
+    pub(super) fn fetch(&self, panel: &[u8], group: usize) {
+        let geometry = self.geometry;
+        let codes = geometry.group_at(group);
+        for i in 0..geometry.group / LINE {
+            self.line(panel, codes + i * LINE);
+        }
+        let block = geometry.block_of(group);
+        let j = group - block * geometry.groups;
+        if j * LINE < geometry.header {
+            self.line(panel, geometry.block_at(block) + j * LINE);
+        }
+        if geometry.lined > 0 && j == 0 && block.is_multiple_of(geometry.lined) {
+            self.line(panel, geometry.scales_at(block));
+        }
+    }
+
+    /// For few rows the line [`AHEAD`] bytes on into the first-level cache, right across the end of the panel. For many,
+    /// where a pass over 256 columns takes long, the line 256 columns on into the first-level cache, and the same one of
+    /// the panels after these into the second.
+    #[inline(always)]
+    fn line(&self, panel: &[u8], at: usize) {
+        if self.few {
+            let ahead = at + AHEAD;
+            fetch::<true>(panel, if ahead >= self.panel { ahead + self.next - self.panel } else { ahead });
+        } else {
+            fetch::<true>(panel, at + GROUPS * self.geometry.group);
+            fetch::<false>(panel, at + self.next);
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Panels times a tile of int8 activations: one routine for all formats and instruction sets.
 //!
-//! 256 columns of a panel at a time are taken apart into the first-level cache, once for all rows of the tile. Then the
-//! rows pass by each 32 columns in groups of four, so that a vector of codes is loaded once for four rows and the quants of
-//! a row are broadcast once for all of its lanes. The accumulators stay in the first-level cache.
+//! 32 columns of a panel at a time are taken apart into registers, once for all rows of the tile. Then the rows pass by in
+//! groups of four, so that the quants of a row are broadcast once for all of its lanes. Where there are too few registers for
+//! that and there are many rows, the codes of 256 columns at a time go through the first-level cache. The accumulators are
+//! there always.
 
 #![allow(clippy::needless_range_loop)] // Several arrays are indexed alike by panel, row and sum; the loops unroll.
 
@@ -14,12 +15,12 @@ use crate::activations::{TILE_ROWS, Tile};
 use crate::lanes::Lanes;
 use crate::panel::{Geometry, LINE, PackedMatrix, Spec};
 
-use super::fetch::Fetch;
-use super::integers::{IntegerKernel, Integers};
+use super::fetch::{FEW, Fetch};
+use super::integers::{IntegerKernel, Integers, Vectors};
 use super::output::Output;
 use super::reference;
-use super::shape::{Dot, Shape, for_shape, removed};
-use super::unpack::{Chunk, GROUPS, Unpack, some};
+use super::shape::{Dot, Shape, for_own, for_shape, removed};
+use super::unpack::{Chunk, Decoder, GROUPS, Unpack, some};
 
 /// Sixteen floats.
 type Floats<I> = <<I as Integers>::Lanes as Lanes>::V;
@@ -38,12 +39,15 @@ impl IntegerKernel for Multiply<'_, '_> {
 
     #[inline(always)]
     fn run<I: Integers>(self, isa: I) {
-        // A function for each shape.
-        for_shape!(
-            const { matches!(I::DOT, Dot::Pairs) }, self.spec,
-            S => isa.enter(Shaped(self, PhantomData::<S>)),
-            reference::multiply(self.w, self.panels, self.tile, self.output)
-        );
+        let format = self.w.layout().format();
+        for_own!(format, S => isa.enter(Shaped(self, PhantomData::<S>)), {
+            // A function for each shape.
+            for_shape!(
+                const { matches!(I::DOT, Dot::Pairs) }, self.spec,
+                S => isa.enter(Shaped(self, PhantomData::<S>)),
+                reference::multiply(self.w, self.panels, self.tile, self.output)
+            );
+        });
     }
 }
 
@@ -63,6 +67,17 @@ impl<S: Shape> IntegerKernel for Shaped<'_, '_, S> {
         } else {
             self.multiply::<I, 1>(isa, start..end);
         }
+    }
+}
+
+/// What is known of the format of a kernel of its own.
+const fn own<S: Shape>() -> Option<(Spec, Geometry)> {
+    match S::FORMAT {
+        Some(format) => match Spec::of(format) {
+            Some(spec) => Some((spec, Geometry::of(format))),
+            None => None,
+        },
+        None => None,
     }
 }
 
@@ -98,27 +113,41 @@ impl<S: Shape> Shaped<'_, '_, S> {
         accumulators: &mut [[Floats<I>; R]],
         partials: &mut [[Floats<I>; R]],
     ) {
-        let Multiply { spec, w, tile, .. } = self.0;
-        let geometry = &Geometry::of(w.layout().format());
-        let removed = removed(S::operand(I::DOT), spec);
+        let Multiply { w, tile, .. } = self.0;
+        let (spec, geometry) = match const { &own::<S>() } {
+            Some((spec, geometry)) => (spec, geometry),
+            None => (self.0.spec, &Geometry::of(w.layout().format())),
+        };
+        let decoder = &Decoder::new(spec, geometry, removed(S::operand(I::DOT), spec));
         let panels: [&[u8]; R] = w.panels(panel);
         let all = tile.columns() / 32;
-        let fetch = &Fetch::new(panels[0].len(), all, R, tile.rows());
+        let fetch = &Fetch::new(geometry, panels[0].len(), R, tile.rows());
+        // What few rows use is not worth a way through memory.
+        let direct = I::HOLDS_CODES || tile.rows() <= FEW;
         for first in (0..all).step_by(GROUPS) {
             let groups = GROUPS.min(all - first);
             for (panel, chunk) in panels.iter().zip(chunks.iter_mut()) {
-                isa.enter(Unpack { spec, geometry, removed, panel, first, groups, fetch, chunk });
+                let decoder = (!direct).then_some(decoder);
+                let unpack = Unpack { spec, geometry, decoder, panel, first, groups, fetch, chunk };
+                // Where the format is known little is left of it.
+                if S::FORMAT.is_some() { unpack.run(isa) } else { isa.enter(unpack) }
             }
             if S::STEP > 1 {
                 partials.fill([isa.lanes().splat(0.0); R]);
             }
             for j in 0..groups {
-                for panel in panels {
-                    fetch.fetch(panel, 2 * (first + j) + 1);
-                }
                 let group = Group::<I, S, R>::new(isa, chunks, j, tile, first + j);
                 let sums = if S::STEP > 1 { &mut *partials } else { &mut *accumulators };
-                group.add(sums);
+                if direct {
+                    let mut codes = [[isa.splat(0); 8]; R];
+                    for r in 0..R {
+                        fetch.fetch(panels[r], first + j);
+                        codes[r] = decoder.codes(isa, panels[r], first + j);
+                    }
+                    group.add(&codes, sums);
+                } else {
+                    group.add(chunks_codes(chunks, j), sums);
+                }
             }
             if S::STEP > 1 {
                 add_superblock::<I, S, R>(isa, chunks, tile, first / GROUPS, partials, accumulators);
@@ -127,10 +156,19 @@ impl<S: Shape> Shaped<'_, '_, S> {
     }
 }
 
+/// The codes of group `j` of chunks.
+#[inline(always)]
+fn chunks_codes<const R: usize>(chunks: &[Chunk; R], j: usize) -> [&[[u8; LINE]; 8]; R] {
+    let mut codes = [&chunks[0].codes[j]; R];
+    for r in 1..R {
+        codes[r] = &chunks[r].codes[j];
+    }
+    codes
+}
+
 /// 32 columns of R panels, and what the tile has for them.
 struct Group<'a, I: Integers, S, const R: usize> {
     isa: I,
-    codes: [&'a [[u8; LINE]; 8]; R],
     /// By sub-block.
     scales: [[Floats<I>; R]; 2],
     d: [Floats<I>; R],
@@ -153,10 +191,9 @@ impl<'a, I: Integers, S: Shape, const R: usize> Group<'a, I, S, R> {
         let own = S::STEP == 1;
         let block = if own { j } else { 0 };
         let zero = [lanes.splat(0.0); R];
-        let (mut codes, mut scales, mut d, mut m) = ([&chunks[0].codes[j]; R], [zero; 2], zero, zero);
+        let (mut scales, mut d, mut m) = ([zero; 2], zero, zero);
         for r in 0..R {
             let chunk = &chunks[r];
-            codes[r] = &chunk.codes[j];
             for s in 0..Self::SUBS {
                 scales[s][r] = lanes.load(&chunk.scales[j * Self::SUBS + s]);
             }
@@ -165,7 +202,6 @@ impl<'a, I: Integers, S: Shape, const R: usize> Group<'a, I, S, R> {
         }
         Group {
             isa,
-            codes,
             scales,
             d,
             m,
@@ -179,24 +215,24 @@ impl<'a, I: Integers, S: Shape, const R: usize> Group<'a, I, S, R> {
 
     /// Adds the products with all rows to their sums.
     #[inline(always)]
-    fn add(&self, sums: &mut [[Floats<I>; R]]) {
+    fn add(&self, codes: impl Vectors<I, R>, sums: &mut [[Floats<I>; R]]) {
         let (fours, rest) = sums.as_chunks_mut::<4>();
         for (i, four) in fours.iter_mut().enumerate() {
-            self.add_rows(4 * i, four);
+            self.add_rows(codes, 4 * i, four);
         }
         let done = 4 * fours.len();
         let (twos, ones) = rest.as_chunks_mut::<2>();
         for two in twos.iter_mut() {
-            self.add_rows(done, two);
+            self.add_rows(codes, done, two);
         }
         for one in ones.as_chunks_mut::<1>().0 {
-            self.add_rows(done + 2 * twos.len(), one);
+            self.add_rows(codes, done + 2 * twos.len(), one);
         }
     }
 
     /// Adds the products with rows `t..t + U` to their sums: partial sums of a superblock, else accumulators.
     #[inline(always)]
-    fn add_rows<const U: usize>(&self, t: usize, sums: &mut [[Floats<I>; R]; U]) {
+    fn add_rows<const U: usize>(&self, codes: impl Vectors<I, R>, t: usize, sums: &mut [[Floats<I>; R]; U]) {
         let lanes = self.isa.lanes();
         // All that may be out of bounds comes first: a branch between the dot products costs registers.
         let quants: &[[i8; 32]; U] = some(self.quants, t);
@@ -208,13 +244,9 @@ impl<'a, I: Integers, S: Shape, const R: usize> Group<'a, I, S, R> {
         for s in 0..Self::SUBS {
             let starts = if S::starts(I::DOT) { &starts[s..] } else { &[] };
             let dots = if S::SUB == 16 {
-                let mut codes = [some(self.codes[0], 4 * s); R];
-                for r in 1..R {
-                    codes[r] = some(self.codes[r], 4 * s);
-                }
                 self.isa.dots::<S, R, U, 4>(codes, quants, 4 * s, starts)
             } else {
-                self.isa.dots::<S, R, U, 8>(self.codes, quants, 0, starts)
+                self.isa.dots::<S, R, U, 8>(codes, quants, 0, starts)
             };
             for u in 0..U {
                 for r in 0..R {

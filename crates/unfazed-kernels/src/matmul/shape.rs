@@ -3,6 +3,8 @@
 //! The formats need only a few kernels: how codes lie in a panel and what they stand for is gone when the kernels see
 //! them (`unpack.rs`).
 
+use unfazed_formats::BlockFormat;
+
 use crate::Isa;
 use crate::panel::{Spec, Values};
 
@@ -64,6 +66,8 @@ pub(crate) trait Shape {
     const MINIMUMS: bool;
     /// The largest magnitude of a value.
     const LARGEST: i32;
+    /// The format, if the kernel is compiled for one alone: all that depends on it is known then.
+    const FORMAT: Option<BlockFormat> = None;
 
     /// The form of the codes.
     #[inline(always)]
@@ -81,6 +85,47 @@ pub(crate) trait Shape {
     }
 }
 
+/// Kernels of their own have the formats that most weights are in; in the others' a group's layout is looked up.
+macro_rules! own {
+    ($($name:ident $format:ident),*) => {$(
+        pub(crate) enum $name {}
+
+        impl $name {
+            const SPEC: Spec = match Spec::of(BlockFormat::$format) {
+                Some(spec) => spec,
+                None => panic!("a format of integer codes"),
+            };
+        }
+
+        impl Shape for $name {
+            const STEP: usize = Self::SPEC.step();
+            const SUB: usize = Self::SPEC.sub();
+            const MINIMUMS: bool = Self::SPEC.minimums();
+            const LARGEST: i32 = largest(&Self::SPEC);
+            const FORMAT: Option<BlockFormat> = Some(BlockFormat::$format);
+        }
+    )*};
+}
+own!(Q4_0 Q4_0, Q4_1 Q4_1, Q8_0 Q8_0, Q4K Q4_K, Q5K Q5_K, Q6K Q6_K, Mxfp4 MXFP4, Iq4Xs IQ4_XS);
+
+/// Evaluates an expression with `$Shape` standing for the format's own shape, or `$other` if it has none.
+macro_rules! for_own {
+    ($format:expr, $Shape:ident => $body:expr, $other:expr) => {
+        $crate::matmul::shape::for_own!($format, $Shape, $body, $other;
+            Q4_0 Q4_0, Q4_1 Q4_1, Q8_0 Q8_0, Q4K Q4_K, Q5K Q5_K, Q6K Q6_K, Mxfp4 MXFP4, Iq4Xs IQ4_XS)
+    };
+    ($format:expr, $Shape:ident, $body:expr, $other:expr; $($name:ident $known:ident),*) => {
+        match $format {
+            $(unfazed_formats::BlockFormat::$known => {
+                type $Shape = $crate::matmul::shape::$name;
+                $body
+            })*
+            _ => $other,
+        }
+    };
+}
+pub(crate) use for_own;
+
 /// The shape with these constants.
 pub(crate) enum Form<const STEP: usize, const SUB: usize, const MINIMUMS: bool, const LARGEST: i32> {}
 
@@ -94,14 +139,32 @@ impl<const STEP: usize, const SUB: usize, const MINIMUMS: bool, const LARGEST: i
 }
 
 /// The largest magnitude of a value of a format, rounded up so that formats share kernels.
-pub(crate) fn largest(spec: &Spec) -> i32 {
+pub(crate) const fn largest(spec: &Spec) -> i32 {
     let codes = (1 << spec.bits.count()) - 1;
-    let largest = match spec.values {
-        Values::Less(offset) => (codes - i32::from(offset)).max(i32::from(offset)),
-        Values::Table(table) => table.iter().fold(0, |largest, &value| i32::from(value).abs().max(largest)),
-    };
+    let mut largest = 0;
+    match spec.values {
+        Values::Less(offset) => {
+            let offset = offset as i32;
+            largest = if codes - offset > offset { codes - offset } else { offset };
+        }
+        Values::Table(table) => {
+            let mut i = 0;
+            while i < table.len() {
+                let magnitude = (table[i] as i32).abs();
+                largest = if magnitude > largest { magnitude } else { largest };
+                i += 1;
+            }
+        }
+    }
     let sizes = if spec.minimums() { [15, 31, 63, 255] } else { [16, 32, 64, 128] };
-    sizes.into_iter().find(|&size| size >= largest).unwrap_or(i32::MAX)
+    let mut i = 0;
+    while i < sizes.len() {
+        if sizes[i] >= largest {
+            return sizes[i];
+        }
+        i += 1;
+    }
+    i32::MAX
 }
 
 /// How the sums of a kernel start, for the tile to prepare.
@@ -166,7 +229,6 @@ pub(crate) use for_shape;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use unfazed_formats::BlockFormat;
 
     #[test]
     fn every_format_of_codes_has_a_kernel() {

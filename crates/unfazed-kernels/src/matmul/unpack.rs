@@ -44,16 +44,67 @@ impl Chunk {
     }
 }
 
+/// How codes are taken from a format's panels.
+pub(super) struct Decoder<'a> {
+    geometry: &'a Geometry,
+    bits: Bits,
+    /// What the stored codes stand for, if not for themselves.
+    table: Option<[u8; 16]>,
+    /// What is taken from the stored codes.
+    removed: u8,
+}
+
+impl<'a> Decoder<'a> {
+    /// For a format, and kernels that want `removed` taken from its codes.
+    #[inline(always)]
+    pub(super) fn new(spec: &Spec, geometry: &'a Geometry, removed: u8) -> Decoder<'a> {
+        let mut decoder = Decoder { geometry, bits: spec.bits, table: None, removed };
+        if let Values::Table(table) = spec.values {
+            let mut entries = [0; 16];
+            for i in 0..16 {
+                entries[i] = (table[i] as u8).wrapping_add(spec.offset().wrapping_sub(removed));
+            }
+            decoder.table = Some(entries);
+        }
+        decoder
+    }
+
+    /// The codes of group `group` of a panel.
+    #[inline(always)]
+    pub(super) fn codes<I: Integers>(&self, isa: I, panel: &[u8], group: usize) -> [I::Bytes; 8] {
+        let (lines, _) = panel[self.geometry.group_at(group)..].as_chunks::<LINE>();
+        let mut codes = match self.bits {
+            Bits::Two => planes::<I, 2>(isa, some(lines, 0)),
+            Bits::Three => planes::<I, 3>(isa, some(lines, 0)),
+            Bits::Four => planes::<I, 4>(isa, some(lines, 0)),
+            Bits::Five => planes::<I, 5>(isa, some(lines, 0)),
+            Bits::Six => planes::<I, 6>(isa, some(lines, 0)),
+            Bits::Eight => planes::<I, 8>(isa, some(lines, 0)),
+        };
+        if let Some(table) = &self.table {
+            for g in 0..8 {
+                codes[g] = isa.look_up(table, codes[g]);
+            }
+        } else if self.removed > 0 {
+            let removed = isa.splat(self.removed);
+            for g in 0..8 {
+                codes[g] = isa.sub(codes[g], removed);
+            }
+        }
+        codes
+    }
+}
+
 /// Takes some groups of a panel apart, from group `first` on, which begins a block. A chunk serves one format.
 pub(super) struct Unpack<'a> {
     pub(super) spec: &'a Spec,
     pub(super) geometry: &'a Geometry,
-    /// What is taken from the stored codes.
-    pub(super) removed: u8,
+    /// For the codes; without it only the scales are taken apart.
+    pub(super) decoder: Option<&'a Decoder<'a>>,
     pub(super) panel: &'a [u8],
     pub(super) first: usize,
     pub(super) groups: usize,
-    pub(super) fetch: &'a Fetch,
+    pub(super) fetch: &'a Fetch<'a>,
     pub(super) chunk: &'a mut Chunk,
 }
 
@@ -62,13 +113,14 @@ impl IntegerKernel for Unpack<'_> {
 
     #[inline(always)]
     fn run<I: Integers>(mut self, isa: I) {
-        match self.spec.bits {
-            Bits::Two => self.unpack_codes::<I, 2>(isa),
-            Bits::Three => self.unpack_codes::<I, 3>(isa),
-            Bits::Four => self.unpack_codes::<I, 4>(isa),
-            Bits::Five => self.unpack_codes::<I, 5>(isa),
-            Bits::Six => self.unpack_codes::<I, 6>(isa),
-            Bits::Eight => self.unpack_codes::<I, 8>(isa),
+        if let Some(decoder) = self.decoder {
+            for j in 0..self.groups {
+                self.fetch.fetch(self.panel, self.first + j);
+                let codes = decoder.codes(isa, self.panel, self.first + j);
+                for g in 0..8 {
+                    isa.store(codes[g], &mut self.chunk.codes[j][g]);
+                }
+            }
         }
         self.unpack_scales(isa);
     }
@@ -76,33 +128,6 @@ impl IntegerKernel for Unpack<'_> {
 
 // Loops instead of closures in what follows: a closure is a function without the instruction set.
 impl Unpack<'_> {
-    /// The codes of all groups. A group has as many lines as bits.
-    #[inline(always)]
-    fn unpack_codes<I: Integers, const BITS: usize>(&mut self, isa: I) {
-        let mut entries = [0; 16];
-        if let Values::Table(table) = self.spec.values {
-            for i in 0..16 {
-                entries[i] = (table[i] as u8).wrapping_add(self.spec.offset().wrapping_sub(self.removed));
-            }
-        }
-        let table = matches!(self.spec.values, Values::Table(_));
-        let removed = isa.splat(self.removed);
-        for j in 0..self.groups {
-            self.fetch.fetch(self.panel, 2 * (self.first + j));
-            let (lines, _) = self.panel[self.geometry.group_at(self.first + j)..].as_chunks::<LINE>();
-            let lines: &[[u8; LINE]; BITS] = some(lines, 0);
-            let mut codes = planes(isa, lines);
-            for g in 0..8 {
-                if table {
-                    codes[g] = isa.look_up(&entries, codes[g]);
-                } else if self.removed > 0 {
-                    codes[g] = isa.sub(codes[g], removed);
-                }
-                isa.store(codes[g], &mut self.chunk.codes[j][g]);
-            }
-        }
-    }
-
     /// The scales and minimums of all blocks.
     #[inline(always)]
     fn unpack_scales<I: Integers>(&mut self, isa: I) {

@@ -12,7 +12,7 @@ use crate::lanes::{self, Lanes};
 use crate::panel::LINE;
 
 use super::super::shape::{Dot, Operand, Shape, operand};
-use super::{IntegerKernel, Integers, four};
+use super::{IntegerKernel, Integers, Vectors, four};
 
 /// Proof that the processor has AVX2, FMA and F16C, and AVX-VNNI if `VNNI`.
 #[derive(Clone, Copy)]
@@ -110,7 +110,7 @@ impl<const VNNI: bool> Integers for Avx2<VNNI> {
     #[inline(always)]
     fn dots<S: Shape, const R: usize, const U: usize, const G: usize>(
         self,
-        codes: [&[[u8; LINE]; G]; R],
+        codes: impl Vectors<Self, R>,
         quants: &[[i8; 32]; U],
         first: usize,
         starts: &[i32],
@@ -118,9 +118,9 @@ impl<const VNNI: bool> Integers for Avx2<VNNI> {
         // SAFETY: `self` proves that the instructions exist.
         unsafe {
             if const { VNNI } {
-                dots_vnni::<S, R, U, G>(self, codes, quants, first, starts)
+                dots_vnni::<Self, S, R, U, G>(self, codes, quants, first, starts)
             } else {
-                dots_pairs::<S, R, U, G>(self, codes, quants, first, starts)
+                dots_pairs::<Self, S, R, U, G>(self, codes, quants, first, starts)
             }
         }
     }
@@ -168,13 +168,16 @@ unsafe fn run_vnni<K: IntegerKernel>(kernel: K) -> K::Output {
 /// # Safety
 /// The processor has AVX2 and AVX-VNNI.
 #[inline(always)]
-unsafe fn dots_vnni<S: Shape, const R: usize, const U: usize, const G: usize>(
-    isa: impl Integers<Bytes = Pair>,
-    codes: [&[[u8; LINE]; G]; R],
+unsafe fn dots_vnni<I, S: Shape, const R: usize, const U: usize, const G: usize>(
+    isa: I,
+    codes: impl Vectors<I, R>,
     quants: &[[i8; 32]; U],
     first: usize,
     starts: &[i32],
-) -> [[Pair; R]; U] {
+) -> [[Pair; R]; U]
+where
+    I: Integers<Bytes = Pair>,
+{
     // SAFETY: the caller guarantees the instructions.
     unsafe {
         let mut sums = [[[_mm256_setzero_si256(); 2]; R]; U];
@@ -184,7 +187,7 @@ unsafe fn dots_vnni<S: Shape, const R: usize, const U: usize, const G: usize>(
             }
         }
         for g in 0..G {
-            let vectors = load(isa, &codes, g);
+            let vectors = codes.vector(isa, first + g);
             for u in 0..U {
                 let quants = _mm256_set1_epi32(four(&quants[u], first + g));
                 for r in 0..R {
@@ -215,13 +218,16 @@ const fn narrow(operand: Operand, largest: i32, vectors: usize) -> usize {
 /// # Safety
 /// The processor has AVX2.
 #[inline(always)]
-unsafe fn dots_pairs<S: Shape, const R: usize, const U: usize, const G: usize>(
-    isa: impl Integers<Bytes = Pair>,
-    codes: [&[[u8; LINE]; G]; R],
+unsafe fn dots_pairs<I, S: Shape, const R: usize, const U: usize, const G: usize>(
+    isa: I,
+    codes: impl Vectors<I, R>,
     quants: &[[i8; 32]; U],
     first: usize,
     starts: &[i32],
-) -> [[Pair; R]; U] {
+) -> [[Pair; R]; U]
+where
+    I: Integers<Bytes = Pair>,
+{
     let operand = operand(Dot::Pairs, !S::MINIMUMS, S::LARGEST, S::SUB);
     let narrow = narrow(operand, S::LARGEST, G);
     // SAFETY: the caller guarantees the instructions.
@@ -240,7 +246,7 @@ unsafe fn dots_pairs<S: Shape, const R: usize, const U: usize, const G: usize>(
                 // All rows pass by a vector of codes.
                 let mut products = narrow_starts;
                 for g in vectors {
-                    let codes = load(isa, &codes, g);
+                    let codes = codes.vector(isa, first + g);
                     for u in 0..U {
                         add_products(operand, &codes, four(&quants[u], first + g), &mut products[u]);
                     }
@@ -253,7 +259,7 @@ unsafe fn dots_pairs<S: Shape, const R: usize, const U: usize, const G: usize>(
                 for u in 0..U {
                     let mut products = zero;
                     for g in vectors.clone() {
-                        let codes = load(isa, &codes, g);
+                        let codes = codes.vector(isa, first + g);
                         add_products(operand, &codes, four(&quants[u], first + g), &mut products);
                     }
                     widen(&products, &mut sums[u]);
@@ -262,20 +268,6 @@ unsafe fn dots_pairs<S: Shape, const R: usize, const U: usize, const G: usize>(
         }
         sums
     }
-}
-
-/// Vector `g` of R panels.
-#[inline(always)]
-fn load<const R: usize, const G: usize>(
-    isa: impl Integers<Bytes = Pair>,
-    codes: &[&[[u8; LINE]; G]; R],
-    g: usize,
-) -> [Pair; R] {
-    let mut vectors = [isa.load(&codes[0][g]); R];
-    for r in 1..R {
-        vectors[r] = isa.load(&codes[r][g]);
-    }
-    vectors
 }
 
 /// Adds the products of a vector of codes and four quants in 16 bits.

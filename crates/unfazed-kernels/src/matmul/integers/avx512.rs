@@ -11,7 +11,7 @@ use crate::lanes::{self, Lanes};
 use crate::panel::LINE;
 
 use super::super::shape::{Dot, Shape};
-use super::{IntegerKernel, Integers, four};
+use super::{IntegerKernel, Integers, Vectors, four};
 
 /// Proof that the processor has AVX-512 F, BW, VL, DQ and VNNI.
 #[derive(Clone, Copy)]
@@ -36,6 +36,7 @@ impl Integers for Avx512 {
 
     const DOT: Dot = Dot::Unsigned;
     const PANELS: usize = 2;
+    const HOLDS_CODES: bool = true;
 
     #[inline(always)]
     fn lanes(self) -> lanes::Avx512 {
@@ -97,7 +98,7 @@ impl Integers for Avx512 {
     #[inline(always)]
     fn dots<S: Shape, const R: usize, const U: usize, const G: usize>(
         self,
-        codes: [&[[u8; LINE]; G]; R],
+        codes: impl Vectors<Self, R>,
         quants: &[[i8; 32]; U],
         first: usize,
         starts: &[i32],
@@ -111,10 +112,7 @@ impl Integers for Avx512 {
                 }
             }
             for g in 0..G {
-                let mut vectors = [_mm512_setzero_si512(); R];
-                for r in 0..R {
-                    vectors[r] = self.load(&codes[r][g]);
-                }
+                let vectors = codes.vector(self, first + g);
                 for u in 0..U {
                     let quants = _mm512_set1_epi32(four(&quants[u], first + g));
                     for r in 0..R {

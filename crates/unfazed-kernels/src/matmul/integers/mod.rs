@@ -40,6 +40,8 @@ pub(crate) trait Integers: Copy {
     const DOT: Dot;
     /// Panels that are multiplied at once: as many as registers hold 32 columns of.
     const PANELS: usize;
+    /// Whether that leaves registers for the rows too. Else codes that many rows pass by go through memory.
+    const HOLDS_CODES: bool = false;
 
     /// Operations on the lanes as f32.
     fn lanes(self) -> Self::Lanes;
@@ -70,7 +72,7 @@ pub(crate) trait Integers: Copy {
     /// `starts[u * 8 / G]`.
     fn dots<S: Shape, const R: usize, const U: usize, const G: usize>(
         self,
-        codes: [&[[u8; LINE]; G]; R],
+        codes: impl Vectors<Self, R>,
         quants: &[[i8; 32]; U],
         first: usize,
         starts: &[i32],
@@ -79,6 +81,36 @@ pub(crate) trait Integers: Copy {
     fn pair_dots<const P: usize>(self, a: &[[i16; LINE / 2]; P], b: &[i32; P]) -> Self::Ints;
     /// As f32, exact below 2^24.
     fn floats(self, ints: Self::Ints) -> <Self::Lanes as Lanes>::V;
+}
+
+/// The vectors of codes of 32 columns of R panels, wherever they are.
+pub(crate) trait Vectors<I: Integers, const R: usize>: Copy {
+    /// Vector `g`, 7 at most, of each panel.
+    fn vector(self, isa: I, g: usize) -> [I::Bytes; R];
+}
+
+/// In memory, for many rows.
+impl<I: Integers, const R: usize> Vectors<I, R> for [&[[u8; LINE]; 8]; R] {
+    #[inline(always)]
+    fn vector(self, isa: I, g: usize) -> [I::Bytes; R] {
+        let mut vectors = [isa.load(&self[0][g]); R];
+        for r in 1..R {
+            vectors[r] = isa.load(&self[r][g]);
+        }
+        vectors
+    }
+}
+
+/// In registers, as many as there are, for few rows.
+impl<I: Integers, const R: usize> Vectors<I, R> for &[[I::Bytes; 8]; R] {
+    #[inline(always)]
+    fn vector(self, _: I, g: usize) -> [I::Bytes; R] {
+        let mut vectors = [self[0][g]; R];
+        for r in 1..R {
+            vectors[r] = self[r][g];
+        }
+        vectors
+    }
 }
 
 /// A kernel, generic over the integers. Implementations mark `run` and all that it calls `#[inline(always)]`, else the

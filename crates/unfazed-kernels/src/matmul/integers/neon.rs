@@ -116,7 +116,7 @@ impl<const I8MM: bool> Integers for Neon<I8MM> {
     #[inline(always)]
     fn dots<S: Shape, const R: usize, const U: usize, const G: usize>(
         self,
-        codes: [&[[u8; LINE]; G]; R],
+        codes: impl Vectors<Self, R>,
         quants: &[[i8; 32]; U],
         first: usize,
         starts: &[i32],
@@ -131,7 +131,7 @@ impl<const I8MM: bool> Integers for Neon<I8MM> {
                 unsafe { vld1q_s8(quants.as_ptr()) }
             });
             for g in 0..4 {
-                let codes: [Bytes; R] = from_fn(|r| self.load(&codes[r][4 * part + g]));
+                let codes = codes.vector(self, first + 4 * part + g);
                 for u in 0..U {
                     for r in 0..R {
                         for (sum, codes) in sums[u][r].iter_mut().zip(codes[r]) {

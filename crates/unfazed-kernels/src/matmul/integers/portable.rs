@@ -8,7 +8,7 @@ use crate::lanes::Reference;
 use crate::panel::LINE;
 
 use super::super::shape::{Dot, Operand, Shape};
-use super::{IntegerKernel, Integers, four};
+use super::{IntegerKernel, Integers, Vectors, four};
 
 /// [`Dot`] number `DOT` of [`KINDS`], `PANELS` panels at once.
 #[derive(Clone, Copy)]
@@ -24,6 +24,7 @@ impl<const DOT: usize, const PANELS: usize> Integers for Portable<DOT, PANELS> {
 
     const DOT: Dot = KINDS[DOT];
     const PANELS: usize = PANELS;
+    const HOLDS_CODES: bool = Self::PANELS > 1;
 
     fn lanes(self) -> Reference {
         Reference
@@ -61,19 +62,20 @@ impl<const DOT: usize, const PANELS: usize> Integers for Portable<DOT, PANELS> {
     }
     fn dots<S: Shape, const R: usize, const U: usize, const G: usize>(
         self,
-        codes: [&[[u8; LINE]; G]; R],
+        codes: impl Vectors<Self, R>,
         quants: &[[i8; 32]; U],
         first: usize,
         starts: &[i32],
     ) -> [[[i32; LANES]; R]; U] {
         let operand = S::operand(Self::DOT);
         from_fn(|u| {
-            codes.map(|codes| {
+            from_fn(|r| {
                 from_fn(|lane| {
                     let start = if S::starts(Self::DOT) { starts[u * 8 / G] } else { 0 };
                     let mut sum = if operand == Operand::Halves { 0 } else { start };
                     let mut halves = [start as i16, (start >> 16) as i16];
-                    for (g, codes) in codes.iter().enumerate() {
+                    for g in 0..G {
+                        let codes = codes.vector(self, first + g)[r];
                         let four = four(&quants[u], first + g).to_le_bytes();
                         let products: [i32; 4] = from_fn(|c| {
                             let code = codes[4 * lane + c];
