@@ -273,7 +273,7 @@ fn a_model_that_cannot_be_loaded_is_refused_in_one_line_by_name() {
         front.start(&start, &model.files);
         front.load_failure()
     };
-    assert!(failure(|start| start.isa = Some("sse9".into())).contains("instruction set sse9 is unknown"));
+    assert!(failure(|start| start.isa = Some("sse9".into())).contains("\"sse9\" is no instruction set"));
     assert!(failure(|start| start.headers.truncate(100)).contains("headers do not decode"));
     assert!(failure(|start| start.chunk = 0).contains("chunk is 0"));
     assert!(failure(|start| start.page_tokens = 7).contains("page_tokens: 7"));

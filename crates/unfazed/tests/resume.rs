@@ -221,8 +221,10 @@ fn disturb(
     thread::scope(|scope| {
         let (early, late) = requests.split_at(requests.len() - LATE);
         let mut streams: Vec<_> = early.iter().map(|request| request.follow(scope, server, &tally)).collect();
+        let begun = late[0].number;
         let mut late = late.iter();
         let mut disturber = Disturber::new(server, &tally, whole);
+        disturber.begun = begun;
         let plan = plan(rng);
         // However fast the machine is, the streams outlast the blows: all delays together take half of their time.
         let share = undisturbed_for.as_micros() as usize / plan.len();
@@ -238,7 +240,9 @@ fn disturb(
                 }
             }
             if *moment == Moment::Prefill {
-                streams.push(late.next().unwrap().follow(scope, server, &tally));
+                let request = late.next().unwrap();
+                streams.push(request.follow(scope, server, &tally));
+                disturber.begun = request.number + 1;
             }
             let most = match moment {
                 Moment::Loading => 5_000,
@@ -269,6 +273,8 @@ struct Disturber<'a> {
     /// Kills by each of [`SIGNALS`].
     kills: [usize; 3],
     hangs: usize,
+    /// Choices with lower numbers have begun.
+    begun: u64,
     /// For each choice, ends of ready engines in a row that may speak against it. The front sees progress in prompts too,
     /// so it never counts more.
     blame: BTreeMap<u64, Vec<Cause>>,
@@ -293,6 +299,7 @@ impl<'a> Disturber<'a> {
             struck: None,
             kills: [0; 3],
             hangs: 0,
+            begun: 0,
             blame: BTreeMap::new(),
             waits: Vec::new(),
             events: BTreeMap::new(),
@@ -353,7 +360,7 @@ impl<'a> Disturber<'a> {
     /// Notes an engine's end.
     fn blame(&mut self, cause: Cause) {
         let count = self.tally.count();
-        for choice in self.whole.of_choice.keys() {
+        for choice in self.whole.of_choice.keys().filter(|choice| **choice < self.begun) {
             let gained = self.gained(*choice, &count);
             let causes = self.blame.entry(*choice).or_default();
             if gained {
