@@ -19,7 +19,7 @@ use crate::lanes::{self, Lanes};
 use crate::panel::LINE;
 
 use super::super::shape::{Dot, Shape};
-use super::{IntegerKernel, Integers};
+use super::{IntegerKernel, Integers, Vectors};
 
 /// Proof that the processor has NEON with `dotprod`, and `i8mm` if `I8MM`.
 #[derive(Clone, Copy)]
