@@ -39,15 +39,25 @@ impl IntegerKernel for Multiply<'_, '_> {
 
     #[inline(always)]
     fn run<I: Integers>(self, isa: I) {
-        let format = self.w.layout().format();
-        for_own!(format, S => isa.enter(Shaped(self, PhantomData::<S>)), {
-            // A function for each shape.
-            for_shape!(
-                const { matches!(I::DOT, Dot::Pairs) }, self.spec,
-                S => isa.enter(Shaped(self, PhantomData::<S>)),
-                reference::multiply(self.w, self.panels, self.tile, self.output)
-            );
-        });
+        if const { I::OWN } {
+            let format = self.w.layout().format();
+            for_own!(format, S => isa.enter(Shaped(self, PhantomData::<S>)), self.run_shaped(isa));
+        } else {
+            self.run_shaped(isa);
+        }
+    }
+}
+
+impl Multiply<'_, '_> {
+    /// By the kernel of the format's shape.
+    #[inline(always)]
+    fn run_shaped<I: Integers>(self, isa: I) {
+        // A function for each shape.
+        for_shape!(
+            const { matches!(I::DOT, Dot::Pairs) }, self.spec,
+            S => isa.enter(Shaped(self, PhantomData::<S>)),
+            reference::multiply(self.w, self.panels, self.tile, self.output)
+        );
     }
 }
 

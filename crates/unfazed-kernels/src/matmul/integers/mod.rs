@@ -42,6 +42,8 @@ pub(crate) trait Integers: Copy {
     const PANELS: usize;
     /// Whether that leaves registers for the rows too. Else codes that many rows pass by go through memory.
     const HOLDS_CODES: bool = false;
+    /// Whether the common formats have kernels of their own: they take long to compile.
+    const OWN: bool = true;
 
     /// Operations on the lanes as f32.
     fn lanes(self) -> Self::Lanes;

@@ -55,6 +55,7 @@ impl<const I8MM: bool> Integers for Neon<I8MM> {
 
     const DOT: Dot = if I8MM { Dot::Unsigned } else { Dot::Signed };
     const PANELS: usize = 1;
+    const OWN: bool = false;
 
     #[inline(always)]
     fn lanes(self) -> lanes::Neon {
