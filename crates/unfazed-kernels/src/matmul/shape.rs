@@ -85,39 +85,34 @@ pub(crate) trait Shape {
     }
 }
 
-/// Kernels of their own have the formats that most weights are in; in the others' a group's layout is looked up.
-macro_rules! own {
-    ($($name:ident $format:ident),*) => {$(
-        pub(crate) enum $name {}
-
-        impl $name {
-            const SPEC: Spec = match Spec::of(BlockFormat::$format) {
-                Some(spec) => spec,
-                None => panic!("a format of integer codes"),
-            };
-        }
-
-        impl Shape for $name {
-            const STEP: usize = Self::SPEC.step();
-            const SUB: usize = Self::SPEC.sub();
-            const MINIMUMS: bool = Self::SPEC.minimums();
-            const LARGEST: i32 = largest(&Self::SPEC);
-            const FORMAT: Option<BlockFormat> = Some(BlockFormat::$format);
-        }
-    )*};
-}
-own!(Q4_0 Q4_0, Q4_1 Q4_1, Q8_0 Q8_0, Q4K Q4_K, Q5K Q5_K, Q6K Q6_K, Mxfp4 MXFP4, Iq4Xs IQ4_XS);
-
-/// Evaluates an expression with `$Shape` standing for the format's own shape, or `$other` if it has none.
+/// Evaluates an expression with `$Shape` standing for the format's own shape, or `$other` if it has none. Kernels of their own
+/// have the formats that most weights are in; in the others' a group's layout is looked up.
 macro_rules! for_own {
     ($format:expr, $Shape:ident => $body:expr, $other:expr) => {
         $crate::matmul::shape::for_own!($format, $Shape, $body, $other;
-            Q4_0 Q4_0, Q4_1 Q4_1, Q8_0 Q8_0, Q4K Q4_K, Q5K Q5_K, Q6K Q6_K, Mxfp4 MXFP4, Iq4Xs IQ4_XS)
+            Q4_0, Q4_1, Q8_0, Q4_K, Q5_K, Q6_K, MXFP4, IQ4_XS)
     };
-    ($format:expr, $Shape:ident, $body:expr, $other:expr; $($name:ident $known:ident),*) => {
+    ($format:expr, $Shape:ident, $body:expr, $other:expr; $($known:ident),*) => {
         match $format {
             $(unfazed_formats::BlockFormat::$known => {
-                type $Shape = $crate::matmul::shape::$name;
+                enum $Shape {}
+
+                impl $Shape {
+                    const SPEC: Spec = match Spec::of(unfazed_formats::BlockFormat::$known) {
+                        Some(spec) => spec,
+                        None => panic!("a format of integer codes"),
+                    };
+                }
+
+                impl Shape for $Shape {
+                    const STEP: usize = Self::SPEC.step();
+                    const SUB: usize = Self::SPEC.sub();
+                    const MINIMUMS: bool = Self::SPEC.minimums();
+                    const LARGEST: i32 = $crate::matmul::shape::largest(&Self::SPEC);
+                    const FORMAT: Option<unfazed_formats::BlockFormat> =
+                        Some(unfazed_formats::BlockFormat::$known);
+                }
+
                 $body
             })*
             _ => $other,
