@@ -1,8 +1,9 @@
 //! Speed of the product: multiply-adds against the processor's peak of int8 dot products, weight bytes against a
 //! plain read.
 //!
-//! `cargo bench -p unfazed-kernels --bench matmul [-- MIB [ISA [FORMATS]]]`: MIB of weights a format (default 512),
-//! as matrices of 1024 x 2048; FORMATS as in `Q4_0,Q4_K`. All measurements take turns, so that they see the same machine; medians are printed.
+//! `cargo bench -p unfazed-kernels --bench matmul [-- MIB [ISA [FORMATS [ROWS]]]]`: MIB of weights a format (default 512),
+//! as matrices of 1024 x 2048; FORMATS as in `Q4_0,Q4_K`, ROWS as in `1,64`. All measurements take turns, so that they see
+//! the same machine; medians are printed.
 
 use std::hint::black_box;
 
@@ -14,7 +15,7 @@ use unfazed_kernels::probe::{self, Weights};
 
 const ROWS: usize = 1024;
 const COLUMNS: usize = 2048;
-const TILES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+const TILES: &str = "1,2,4,8,16,32,64";
 const ROUNDS: usize = 7;
 /// Least time of a measurement, in seconds.
 const LEAST: f64 = 0.03;
@@ -91,6 +92,8 @@ fn main() {
             .collect(),
         None => vec![BlockFormat::Q4_0, BlockFormat::Q8_0, BlockFormat::Q4_K, BlockFormat::Q6_K],
     };
+    let row_counts: Vec<usize> =
+        arguments.get(3).map_or(TILES, |rows| rows).split(',').filter_map(|rows| rows.parse().ok()).collect();
     let weights: Vec<Weights> = formats
         .iter()
         .map(|&format| {
@@ -106,11 +109,11 @@ fn main() {
     let memory = vec![1u8; size.min(256 << 20)];
     let tiles: Vec<Vec<Tile>> = formats
         .iter()
-        .map(|&format| TILES.map(|rows| probe::tile(isa, format, rows, COLUMNS)).into())
+        .map(|&format| row_counts.iter().map(|&rows| probe::tile(isa, format, rows, COLUMNS)).collect())
         .collect();
 
     for threads in [1, 2] {
-        let mut results = vec![vec![(vec![], vec![]); TILES.len()]; formats.len()];
+        let mut results = vec![vec![(vec![], vec![]); row_counts.len()]; formats.len()];
         let (mut peaks, mut reads) = (vec![], vec![]);
         let mut next = vec![0; formats.len()];
         for _ in 0..ROUNDS {
@@ -133,7 +136,7 @@ fn main() {
         );
         println!("format rows   GMAC/s of peak     GB/s of read  best of peak");
         for (format, results) in formats.iter().zip(&mut results) {
-            for (rows, (macs, bytes)) in TILES.iter().zip(results) {
+            for (rows, (macs, bytes)) in row_counts.iter().zip(results) {
                 let best = macs.iter().copied().fold(0.0, f64::max);
                 let (macs, bytes) = (median(macs), median(bytes));
                 println!(

@@ -53,6 +53,15 @@ impl Lanes for Avx2 {
         unsafe { [_mm256_cvtph_ps(_mm_loadu_si128(p)), _mm256_cvtph_ps(_mm_loadu_si128(p.add(1)))] }
     }
     #[inline(always)]
+    fn load_bytes(self, x: &[u8; LANES]) -> V {
+        let p = x.as_ptr();
+        // SAFETY: `self` proves the instructions, `x` is twice 8 bytes.
+        unsafe {
+            let (low, high) = (_mm_loadl_epi64(p.cast()), _mm_loadl_epi64(p.add(8).cast()));
+            [_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(low)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high))]
+        }
+    }
+    #[inline(always)]
     fn store(self, v: V, out: &mut [f32; LANES]) {
         let p = out.as_mut_ptr();
         // SAFETY: `self` proves the instruction, `out` is sixteen floats.

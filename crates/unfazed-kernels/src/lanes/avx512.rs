@@ -42,6 +42,11 @@ impl Lanes for Avx512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())) }
     }
     #[inline(always)]
+    fn load_bytes(self, x: &[u8; LANES]) -> __m512 {
+        // SAFETY: `self` proves the instructions, `x` is 16 bytes.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(x.as_ptr().cast()))) }
+    }
+    #[inline(always)]
     fn store(self, v: __m512, out: &mut [f32; LANES]) {
         // SAFETY: `self` proves the instruction, `out` is sixteen floats.
         unsafe { _mm512_storeu_ps(out.as_mut_ptr(), v) }

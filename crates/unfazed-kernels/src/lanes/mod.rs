@@ -48,6 +48,8 @@ pub trait Lanes: Copy {
     fn load(self, x: &[f32; LANES]) -> Self::V;
     /// From f16 in memory, exact.
     fn load_half(self, x: &[f16; LANES]) -> Self::V;
+    /// From signed bytes in memory.
+    fn load_bytes(self, x: &[u8; LANES]) -> Self::V;
     /// To memory.
     fn store(self, v: Self::V, out: &mut [f32; LANES]);
     /// To f16 in memory, rounded half to even.

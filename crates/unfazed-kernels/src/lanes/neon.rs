@@ -54,6 +54,18 @@ impl Lanes for Neon {
         from_fn(|i| unsafe { from_half(vld1_u16(x.as_ptr().cast::<u16>().add(4 * i))) })
     }
     #[inline(always)]
+    fn load_bytes(self, x: &[u8; LANES]) -> V {
+        // SAFETY: `self` proves the instructions, `x` is 16 bytes.
+        unsafe {
+            let bytes = vld1q_s8(x.as_ptr().cast());
+            let halves = [vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)];
+            from_fn(|i| {
+                let half = halves[i / 2];
+                vcvtq_f32_s32(if i % 2 == 0 { vmovl_s16(vget_low_s16(half)) } else { vmovl_high_s16(half) })
+            })
+        }
+    }
+    #[inline(always)]
     fn store(self, v: V, out: &mut [f32; LANES]) {
         for (v, out) in v.into_iter().zip(out.as_chunks_mut::<4>().0) {
             // SAFETY: `self` proves the instruction, `out` is four floats.

@@ -30,6 +30,10 @@ impl Lanes for Reference {
         from_fn(|i| x[i].to_f32())
     }
     #[inline(always)]
+    fn load_bytes(self, x: &[u8; LANES]) -> V {
+        from_fn(|i| f32::from(x[i] as i8))
+    }
+    #[inline(always)]
     fn store(self, v: V, out: &mut [f32; LANES]) {
         *out = v;
     }

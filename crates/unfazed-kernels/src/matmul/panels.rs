@@ -1,13 +1,14 @@
 //! Panels times a tile of int8 activations: one routine for all formats and instruction sets.
 //!
-//! 32 columns of a panel at a time are taken apart into registers, once for all rows of the tile. Then the rows pass by in
-//! groups of four, so that the quants of a row are broadcast once for all of its lanes. Where there are too few registers for
-//! that and there are many rows, the codes of 256 columns at a time go through the first-level cache. The accumulators are
-//! there always.
+//! 32 columns of some panels at a time are taken apart, once for all rows of the tile, then the rows pass by. Of few rows
+//! each is a stream of weights, and what was taken apart stays in registers as far as these go. Of many rows a block of sums
+//! fills the registers, since a dot product takes four or five cycles and two are begun in each: then the codes come from
+//! the first-level cache, where the accumulators are always.
 
 #![allow(clippy::needless_range_loop)] // Several arrays are indexed alike by panel, row and sum; the loops unroll.
 
 use std::array::from_fn;
+use std::hint::black_box;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -16,7 +17,7 @@ use crate::lanes::Lanes;
 use crate::panel::{Geometry, LINE, PackedMatrix, Spec};
 
 use super::fetch::{FEW, Fetch};
-use super::integers::{IntegerKernel, Integers, Vectors};
+use super::integers::{IntegerKernel, Integers, Stored, Vectors};
 use super::output::Output;
 use super::reference;
 use super::shape::{Dot, Shape, for_own, for_shape, removed};
@@ -69,14 +70,18 @@ impl<S: Shape> IntegerKernel for Shaped<'_, '_, S> {
 
     #[inline(always)]
     fn run<I: Integers>(mut self, isa: I) {
-        let Range { start, end } = self.0.panels;
+        let Range { mut start, end } = self.0.panels;
+        if const { I::BLOCK } && self.0.tile.rows() > FEW {
+            let fours = start + (end - start) / 4 * 4;
+            self.multiply::<I, 4>(isa, start..fours);
+            start = fours;
+        }
         if const { I::PANELS == 2 } {
             let pairs = start + (end - start) / 2 * 2;
             self.multiply::<I, 2>(isa, start..pairs);
-            self.multiply::<I, 1>(isa, pairs..end);
-        } else {
-            self.multiply::<I, 1>(isa, start..end);
+            start = pairs;
         }
+        self.multiply::<I, 1>(isa, start..end);
     }
 }
 
@@ -133,12 +138,12 @@ impl<S: Shape> Shaped<'_, '_, S> {
         let all = tile.columns() / 32;
         let fetch = &Fetch::new(geometry, panels[0].len(), R, tile.rows());
         // What few rows use is not worth a way through memory.
-        let direct = I::HOLDS_CODES || tile.rows() <= FEW;
+        let direct = R < 4 && (I::BLOCK || tile.rows() <= FEW);
+        let mut stored = Stored([[[0; LINE]; 8]; R]);
         for first in (0..all).step_by(GROUPS) {
             let groups = GROUPS.min(all - first);
             for (panel, chunk) in panels.iter().zip(chunks.iter_mut()) {
-                let decoder = (!direct).then_some(decoder);
-                let unpack = Unpack { spec, geometry, decoder, panel, first, groups, fetch, chunk };
+                let unpack = Unpack { spec, geometry, panel, first, groups, chunk };
                 // Where the format is known little is left of it.
                 if S::FORMAT.is_some() { unpack.run(isa) } else { isa.enter(unpack) }
             }
@@ -154,9 +159,25 @@ impl<S: Shape> Shaped<'_, '_, S> {
                         fetch.fetch(panels[r], first + j);
                         codes[r] = decoder.codes(isa, panels[r], first + j);
                     }
-                    group.add(&codes, sums);
+                    group.add::<4>(&codes, sums);
                 } else {
-                    group.add(chunks_codes(chunks, j), sums);
+                    for r in 0..R {
+                        let codes = decoder.codes(isa, panels[r], first + j);
+                        for g in 0..8 {
+                            isa.store(codes[g], &mut stored.0[r][g]);
+                        }
+                    }
+                    // Not before: what is fetched would be in the way of what is read.
+                    for r in 0..R {
+                        fetch.fetch(panels[r], first + j);
+                    }
+                    // Else the compiler keeps some of them in registers, and sums in memory.
+                    let stored = black_box(&stored);
+                    match (R, S::SUB) {
+                        (4, 32) => group.add::<6>(stored, sums),
+                        (4, _) => group.add::<3>(stored, sums),
+                        _ => group.add::<4>(stored, sums),
+                    }
                 }
             }
             if S::STEP > 1 {
@@ -164,16 +185,6 @@ impl<S: Shape> Shaped<'_, '_, S> {
             }
         }
     }
-}
-
-/// The codes of group `j` of chunks.
-#[inline(always)]
-fn chunks_codes<const R: usize>(chunks: &[Chunk; R], j: usize) -> [&[[u8; LINE]; 8]; R] {
-    let mut codes = [&chunks[0].codes[j]; R];
-    for r in 1..R {
-        codes[r] = &chunks[r].codes[j];
-    }
-    codes
 }
 
 /// 32 columns of R panels, and what the tile has for them.
@@ -187,6 +198,7 @@ struct Group<'a, I: Integers, S, const R: usize> {
     starts: &'a [i32],
     sums: &'a [f32],
     row_scales: &'a [f32],
+    rows: usize,
     shape: PhantomData<S>,
 }
 
@@ -219,66 +231,108 @@ impl<'a, I: Integers, S: Shape, const R: usize> Group<'a, I, S, R> {
             starts: if S::starts(I::DOT) { tile.starts(group, S::SUB) } else { &[] },
             sums: if own && S::MINIMUMS { tile.sums(group) } else { &[] },
             row_scales: if own { tile.scales(group) } else { &[] },
+            rows: tile.rows(),
             shape: PhantomData,
         }
     }
 
-    /// Adds the products with all rows to their sums.
+    /// Adds the products with all rows, U at a time, to their sums: partial sums of a superblock, else accumulators.
     #[inline(always)]
-    fn add(&self, codes: impl Vectors<I, R>, sums: &mut [[Floats<I>; R]]) {
-        let (fours, rest) = sums.as_chunks_mut::<4>();
-        for (i, four) in fours.iter_mut().enumerate() {
-            self.add_rows(codes, 4 * i, four);
+    fn add<const U: usize>(&self, codes: impl Vectors<I, R>, sums: &mut [[Floats<I>; R]]) {
+        let mut rest = self.add_some::<U>(codes, 0, sums);
+        if U > 4 {
+            rest = self.add_some::<4>(codes, self.rows - rest.len(), rest);
         }
-        let done = 4 * fours.len();
-        let (twos, ones) = rest.as_chunks_mut::<2>();
-        for two in twos.iter_mut() {
-            self.add_rows(codes, done, two);
-        }
-        for one in ones.as_chunks_mut::<1>().0 {
-            self.add_rows(codes, done + 2 * twos.len(), one);
-        }
+        rest = self.add_some::<2>(codes, self.rows - rest.len(), rest);
+        self.add_some::<1>(codes, self.rows - rest.len(), rest);
     }
 
-    /// Adds the products with rows `t..t + U` to their sums: partial sums of a superblock, else accumulators.
+    /// The same for rows from `t` on; returns the sums of the rows that are left.
     #[inline(always)]
-    fn add_rows<const U: usize>(&self, codes: impl Vectors<I, R>, t: usize, sums: &mut [[Floats<I>; R]; U]) {
-        let lanes = self.isa.lanes();
-        // All that may be out of bounds comes first: a branch between the dot products costs registers.
-        let quants: &[[i8; 32]; U] = some(self.quants, t);
-        let starts = if S::starts(I::DOT) { &self.starts[t * Self::SUBS..][..U * Self::SUBS] } else { &[] };
-        let mut p = [[lanes.splat(0.0); R]; U];
-        if S::STEP > 1 {
-            p = *sums;
-        }
-        for s in 0..Self::SUBS {
-            let starts = if S::starts(I::DOT) { &starts[s..] } else { &[] };
-            let dots = if S::SUB == 16 {
-                self.isa.dots::<S, R, U, 4>(codes, quants, 4 * s, starts)
+    fn add_some<'s, const U: usize>(
+        &self,
+        codes: impl Vectors<I, R>,
+        t: usize,
+        sums: &'s mut [[Floats<I>; R]],
+    ) -> &'s mut [[Floats<I>; R]] {
+        let (some, rest) = sums.as_chunks_mut::<U>();
+        for (i, sums) in some.iter_mut().enumerate() {
+            if S::STEP > 1 {
+                self.add_sub_blocks(codes, t + i * U, sums);
             } else {
-                self.isa.dots::<S, R, U, 8>(codes, quants, 0, starts)
-            };
+                self.add_block(codes, t + i * U, sums);
+            }
+        }
+        rest
+    }
+
+    /// Adds the products of 32 columns of a superblock with rows `t..t + U` to partial sums.
+    #[inline(always)]
+    fn add_sub_blocks<const U: usize>(
+        &self,
+        codes: impl Vectors<I, R>,
+        t: usize,
+        sums: &mut [[Floats<I>; R]; U],
+    ) {
+        let lanes = self.isa.lanes();
+        let mut p = *sums;
+        for s in 0..Self::SUBS {
+            let dots = self.dots::<U>(codes, s, t);
+            if Self::SUBS == 1 {
+                // Read no earlier: there are registers for the integer sums alone.
+                p = *black_box(&mut *sums);
+            }
             for u in 0..U {
                 for r in 0..R {
-                    let dot = self.isa.floats(dots[u][r]);
-                    let scaled = S::STEP > 1 || S::SUB == 16;
-                    p[u][r] = if scaled { lanes.fma(dot, self.scales[s][r], p[u][r]) } else { dot };
+                    p[u][r] = lanes.fma(self.isa.floats(dots[u][r]), self.scales[s][r], p[u][r]);
                 }
             }
         }
-        if S::STEP > 1 {
-            *sums = p;
-            return;
-        }
+        *sums = p;
+    }
+
+    /// Adds the products of a block with rows `t..t + U` to accumulators.
+    #[inline(always)]
+    fn add_block<const U: usize>(
+        &self,
+        codes: impl Vectors<I, R>,
+        t: usize,
+        accumulators: &mut [[Floats<I>; R]; U],
+    ) {
+        let lanes = self.isa.lanes();
+        // All that may be out of bounds comes first: a branch between the dot products costs registers.
         let row_scales: &[f32; U] = some(self.row_scales, t);
+        let mut p = [[lanes.splat(0.0); R]; U];
+        for s in 0..Self::SUBS {
+            let dots = self.dots::<U>(codes, s, t);
+            for u in 0..U {
+                for r in 0..R {
+                    let dot = self.isa.floats(dots[u][r]);
+                    p[u][r] = if S::SUB == 16 { lanes.fma(dot, self.scales[s][r], p[u][r]) } else { dot };
+                }
+            }
+        }
         for u in 0..U {
             for r in 0..R {
                 let mut p = lanes.mul(self.d[r], p[u][r]);
                 if S::MINIMUMS {
                     p = lanes.fma(self.m[r], lanes.splat(self.sums[t + u]), p);
                 }
-                sums[u][r] = lanes.fma(p, lanes.splat(row_scales[u]), sums[u][r]);
+                accumulators[u][r] = lanes.fma(p, lanes.splat(row_scales[u]), accumulators[u][r]);
             }
+        }
+    }
+
+    /// The integer products of sub-block `s` with rows `t..t + U`.
+    #[inline(always)]
+    fn dots<const U: usize>(&self, codes: impl Vectors<I, R>, s: usize, t: usize) -> [[I::Ints; R]; U] {
+        let quants: &[[i8; 32]; U] = some(self.quants, t);
+        let starts =
+            if S::starts(I::DOT) { &self.starts[t * Self::SUBS..][..U * Self::SUBS][s..] } else { &[] };
+        if S::SUB == 16 {
+            self.isa.dots::<S, R, U, 4>(codes, quants, 4 * s, starts)
+        } else {
+            self.isa.dots::<S, R, U, 8>(codes, quants, 0, starts)
         }
     }
 }
@@ -294,21 +348,28 @@ fn add_superblock<I: Integers, S: Shape, const R: usize>(
     accumulators: &mut [[Floats<I>; R]],
 ) {
     let lanes = isa.lanes();
-    let row_scales = tile.scales(b);
+    let rows = accumulators.len();
+    let (row_scales, partials) = (&tile.scales(b)[..rows], &partials[..rows]);
+    let fours = if S::MINIMUMS && S::SUB == 32 { &tile.pairs::<4>(b)[..rows] } else { &[] };
+    let eights = if S::MINIMUMS && S::SUB == 16 { &tile.pairs::<8>(b)[..rows] } else { &[] };
+    let (mut d, mut m) = ([lanes.splat(0.0); R], [lanes.splat(0.0); R]);
     for r in 0..R {
-        let chunk = &chunks[r];
-        let (d, m) = (lanes.load(&chunk.d[0]), lanes.load(&chunk.m[0]));
-        for (t, accumulator) in accumulators.iter_mut().enumerate() {
-            let mut p = lanes.mul(d, partials[t][r]);
+        (d[r], m[r]) = (lanes.load(&chunks[r].d[0]), lanes.load(&chunks[r].m[0]));
+    }
+    for t in 0..rows {
+        let row_scale = lanes.splat(row_scales[t]);
+        for r in 0..R {
+            let mut p = lanes.mul(d[r], partials[t][r]);
             if S::MINIMUMS {
+                let minimums = &chunks[r].minimums;
                 let sum = if S::SUB == 16 {
-                    isa.pair_dots(&chunk.minimums, &tile.pairs::<8>(b)[t])
+                    isa.pair_dots(minimums, &eights[t])
                 } else {
-                    isa.pair_dots::<4>(some(&chunk.minimums, 0), &tile.pairs::<4>(b)[t])
+                    isa.pair_dots::<4>(some(minimums, 0), &fours[t])
                 };
-                p = lanes.fma(m, isa.floats(sum), p);
+                p = lanes.fma(m[r], isa.floats(sum), p);
             }
-            accumulator[r] = lanes.fma(p, lanes.splat(row_scales[t]), accumulator[r]);
+            accumulators[t][r] = lanes.fma(p, row_scale, accumulators[t][r]);
         }
     }
 }

@@ -10,18 +10,14 @@ use crate::LANES;
 use crate::lanes::Lanes;
 use crate::panel::{Geometry, LINE, SCALES, Scales, Spec, Values, bf16_lanes};
 
-use super::fetch::Fetch;
 use super::integers::{IntegerKernel, Integers};
 
 /// Groups of 32 columns in a chunk.
 pub(super) const GROUPS: usize = 8;
 
-/// Up to 256 columns of a panel, taken apart. A lane is a row.
+/// The scales of up to 256 columns of a panel, taken apart. A lane is a row.
 #[repr(align(64))]
 pub(super) struct Chunk {
-    /// Codes by group of 32 columns and by four columns of it: byte `c` of lane `r` of vector `g` is row `r`, column
-    /// `4g + c`.
-    pub(super) codes: [[[u8; LINE]; 8]; GROUPS],
     /// Scale of each sub-block; 1 if there are none.
     pub(super) scales: [[f32; LANES]; 2 * GROUPS],
     /// Integer minimums of sub-blocks `2i` and `2i + 1`, side by side in a lane.
@@ -35,7 +31,6 @@ pub(super) struct Chunk {
 impl Chunk {
     pub(super) fn new() -> Chunk {
         Chunk {
-            codes: [[[0; LINE]; 8]; GROUPS],
             scales: [[1.0; LANES]; 2 * GROUPS],
             minimums: [[0; 2 * LANES]; GROUPS],
             d: [[1.0; LANES]; GROUPS],
@@ -95,45 +90,24 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// Takes some groups of a panel apart, from group `first` on, which begins a block. A chunk serves one format.
+/// Takes the scales of some groups of a panel apart, from group `first` on, which begins a block. A chunk serves one format.
 pub(super) struct Unpack<'a> {
     pub(super) spec: &'a Spec,
     pub(super) geometry: &'a Geometry,
-    /// For the codes; without it only the scales are taken apart.
-    pub(super) decoder: Option<&'a Decoder<'a>>,
     pub(super) panel: &'a [u8],
     pub(super) first: usize,
     pub(super) groups: usize,
-    pub(super) fetch: &'a Fetch<'a>,
     pub(super) chunk: &'a mut Chunk,
 }
 
 impl IntegerKernel for Unpack<'_> {
     type Output = ();
 
+    // Loops instead of closures in what follows: a closure is a function without the instruction set.
     #[inline(always)]
-    fn run<I: Integers>(mut self, isa: I) {
-        if let Some(decoder) = self.decoder {
-            for j in 0..self.groups {
-                self.fetch.fetch(self.panel, self.first + j);
-                let codes = decoder.codes(isa, self.panel, self.first + j);
-                for g in 0..8 {
-                    isa.store(codes[g], &mut self.chunk.codes[j][g]);
-                }
-            }
-        }
-        self.unpack_scales(isa);
-    }
-}
-
-// Loops instead of closures in what follows: a closure is a function without the instruction set.
-impl Unpack<'_> {
-    /// The scales and minimums of all blocks.
-    #[inline(always)]
-    fn unpack_scales<I: Integers>(&mut self, isa: I) {
+    fn run<I: Integers>(self, isa: I) {
         let lanes = isa.lanes();
-        let Unpack { spec, geometry, panel, first, groups, .. } = *self;
-        let chunk = &mut *self.chunk;
+        let Unpack { spec, geometry, panel, first, groups, chunk } = self;
         for done in (0..groups).step_by(spec.groups) {
             let block = geometry.block_of(first + done);
             let scales = &panel[geometry.scales_at(block)..];
@@ -153,7 +127,7 @@ impl Unpack<'_> {
                 Scales::F16 | Scales::E8m0 | Scales::Affine(Half::BF16) => {}
                 Scales::Affine(Half::F16) => lanes.store(lanes.load_half(&halves(&header[SCALES..])), m),
                 Scales::Ue4m3 => unpack_ue4m3(isa, header, &mut chunk.scales[2 * done..]),
-                Scales::Bytes(_) => widen(header, &mut chunk.scales),
+                Scales::Bytes(_) => widen(isa, header, &mut chunk.scales),
                 Scales::K4 | Scales::K6 => {
                     let dmin = lanes.load_half(&halves(&header[SCALES..]));
                     lanes.store(lanes.mul(dmin, lanes.splat(-1.0)), m);
@@ -263,7 +237,7 @@ fn unpack_k_scales<I: Integers>(isa: I, spec: &Spec, bytes: &[u8], chunk: &mut C
         isa.store(minimum, &mut minimums[i]);
     }
     let count = if six { 8 } else { 16 };
-    widen(&scales.as_flattened()[..count * LANES], &mut chunk.scales);
+    widen(isa, &scales.as_flattened()[..count * LANES], &mut chunk.scales);
     let (pairs, _) = minimums.as_flattened()[..count * LANES].as_chunks::<{ 2 * LANES }>();
     for (pairs, to) in pairs.iter().zip(&mut chunk.minimums) {
         for i in 0..2 * LANES {
@@ -274,11 +248,10 @@ fn unpack_k_scales<I: Integers>(isa: I, spec: &Spec, bytes: &[u8], chunk: &mut C
 
 /// Signed bytes as floats, sixteen after sixteen.
 #[inline(always)]
-fn widen(bytes: &[u8], to: &mut [[f32; LANES]]) {
+fn widen<I: Integers>(isa: I, bytes: &[u8], to: &mut [[f32; LANES]]) {
+    let lanes = isa.lanes();
     for (bytes, to) in bytes.as_chunks::<LANES>().0.iter().zip(to) {
-        for lane in 0..LANES {
-            to[lane] = f32::from(bytes[lane] as i8);
-        }
+        lanes.store(lanes.load_bytes(bytes), to);
     }
 }
 

@@ -1,10 +1,12 @@
 //! One register of 512 bits: AVX-512 with VNNI.
 //!
-//! 32 columns of two panels are held in 16 registers while the rows of the tile pass by. The quants of a row are memory
-//! operands, broadcast by the dot product itself: as values they would be broadcast on a port that the dot products need.
+//! 32 columns of two panels are held in 16 registers while few rows pass by; of many rows the sums of six with four panels
+//! are. The quants of a row are memory operands, broadcast while they are loaded: as values they would be broadcast on a port
+//! that the dot products need.
 
 #![allow(clippy::needless_range_loop)] // Several arrays are indexed alike; the loops over those unroll.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use crate::lanes::{self, Lanes};
@@ -36,7 +38,7 @@ impl Integers for Avx512 {
 
     const DOT: Dot = Dot::Unsigned;
     const PANELS: usize = 2;
-    const HOLDS_CODES: bool = true;
+    const BLOCK: bool = true;
 
     #[inline(always)]
     fn lanes(self) -> lanes::Avx512 {
@@ -129,8 +131,7 @@ impl Integers for Avx512 {
         unsafe {
             let mut sum = _mm512_setzero_si512();
             for (a, &b) in a.iter().zip(b) {
-                let a = _mm512_loadu_si512(a.as_ptr().cast());
-                sum = _mm512_dpwssd_epi32(sum, a, _mm512_set1_epi32(b));
+                sum = dpwssd(sum, _mm512_loadu_si512(a.as_ptr().cast()), _mm512_set1_epi32(b));
             }
             sum
         }
@@ -140,6 +141,18 @@ impl Integers for Avx512 {
         // SAFETY: `self` proves that the instruction exists.
         unsafe { _mm512_cvtepi32_ps(ints) }
     }
+}
+
+/// `vpdpwssd`, of whose intrinsic the compiler makes two instructions.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn dpwssd(mut sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+    // SAFETY: an operation on registers.
+    unsafe {
+        asm!("vpdpwssd {0}, {1}, {2}", inout(zmm_reg) sum, in(zmm_reg) a, in(zmm_reg) b,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    sum
 }
 
 /// # Safety

@@ -40,8 +40,8 @@ pub(crate) trait Integers: Copy {
     const DOT: Dot;
     /// Panels that are multiplied at once: as many as registers hold 32 columns of.
     const PANELS: usize;
-    /// Whether that leaves registers for the rows too. Else codes that many rows pass by go through memory.
-    const HOLDS_CODES: bool = false;
+    /// Whether registers hold the sums of six rows and four panels.
+    const BLOCK: bool = false;
     /// Whether the common formats have kernels of their own: they take long to compile.
     const OWN: bool = true;
 
@@ -91,13 +91,16 @@ pub(crate) trait Vectors<I: Integers, const R: usize>: Copy {
     fn vector(self, isa: I, g: usize) -> [I::Bytes; R];
 }
 
-/// In memory, for many rows.
-impl<I: Integers, const R: usize> Vectors<I, R> for [&[[u8; LINE]; 8]; R] {
+/// Codes in memory, for many rows.
+#[repr(align(64))]
+pub(crate) struct Stored<const R: usize>(pub(crate) [[[u8; LINE]; 8]; R]);
+
+impl<I: Integers, const R: usize> Vectors<I, R> for &Stored<R> {
     #[inline(always)]
     fn vector(self, isa: I, g: usize) -> [I::Bytes; R] {
-        let mut vectors = [isa.load(&self[0][g]); R];
+        let mut vectors = [isa.load(&self.0[0][g]); R];
         for r in 1..R {
-            vectors[r] = isa.load(&self[r][g]);
+            vectors[r] = isa.load(&self.0[r][g]);
         }
         vectors
     }

@@ -24,7 +24,7 @@ impl<const DOT: usize, const PANELS: usize> Integers for Portable<DOT, PANELS> {
 
     const DOT: Dot = KINDS[DOT];
     const PANELS: usize = PANELS;
-    const HOLDS_CODES: bool = Self::PANELS > 1;
+    const BLOCK: bool = Self::PANELS > 1;
 
     fn lanes(self) -> Reference {
         Reference
