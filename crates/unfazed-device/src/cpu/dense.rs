@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use unfazed_kernels::activations::{TILE_ROWS, Tile};
+use unfazed_kernels::activations::Tile;
 use unfazed_kernels::matmul::matmul;
 use unfazed_kernels::panel::PackedMatrix;
 use unfazed_kernels::vector::add_scaled;
@@ -20,9 +20,10 @@ pub(super) struct Product<'a> {
     pub(super) add: bool,
 }
 
-/// So many panels at once that each thread has about four turns, but at most `most`.
+/// So many panels at once that each thread has about four turns, but at most `most`. Kernels take up to four at a time.
 pub(super) fn panels_at_once(panels: usize, threads: usize, most: usize) -> usize {
-    (panels / (4 * threads)).clamp(1, most)
+    let turn = panels / (4 * threads);
+    (if turn > 4 { turn.next_multiple_of(4) } else { turn }).clamp(1, most)
 }
 
 /// Computes products in one section. No two may go to the same place.
@@ -43,10 +44,12 @@ pub(super) fn multiply(compute: &mut Compute, products: &[Product<'_>]) {
             let panels = unit * at_once..layout.panels().min((unit + 1) * at_once);
             let first = panels.start * unfazed_kernels::LANES;
             let columns = layout.rows().min(panels.end * unfazed_kernels::LANES) - first;
-            for (t, tile) in product.tiles.iter().enumerate() {
+            let mut row = 0;
+            for tile in product.tiles {
                 matmul(isa, &product.matrix, panels.clone(), tile, &mut scratch.first, SLICE);
-                for (i, result) in scratch.first.chunks(SLICE).take(tile.rows()).enumerate() {
-                    let start = (t * TILE_ROWS + i) * layout.rows() + first;
+                for result in scratch.first.chunks(SLICE).take(tile.rows()) {
+                    let start = row * layout.rows() + first;
+                    row += 1;
                     // SAFETY: these columns of the product's rows are this unit's alone.
                     let out = unsafe { product.out.part(start..start + columns) };
                     match product.add {

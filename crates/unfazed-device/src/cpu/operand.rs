@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use unfazed_formats::BlockFormat;
-use unfazed_kernels::activations::{Grain, QuantisedRows, SharedRows, TILE_ROWS, Tile};
+use unfazed_kernels::activations::{Grain, QuantisedRows, SharedRows, Tile};
 
 use super::compute::Compute;
 
@@ -110,10 +110,4 @@ impl Operand {
         table.resize(grain, rows, columns);
         table
     }
-}
-
-/// The parts of `rows` rows in order, a tile each.
-pub(super) fn tile_parts(rows: usize, parts: &mut Vec<Range<usize>>) {
-    parts.clear();
-    parts.extend((0..rows).step_by(TILE_ROWS).map(|start| start..rows.min(start + TILE_ROWS)));
 }

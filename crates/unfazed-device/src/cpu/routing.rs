@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use unfazed_kernels::activations::TILE_ROWS;
+use unfazed_kernels::activations::tile_parts;
 use unfazed_kernels::vector::Choice;
 
 use super::feed_forward::Expert;
@@ -56,8 +56,7 @@ impl Routing {
                 continue;
             }
             let first = self.tiles.len();
-            let starts = entries.clone().step_by(TILE_ROWS);
-            self.tiles.extend(starts.map(|start| start..entries.end.min(start + TILE_ROWS)));
+            self.tiles.extend(tile_parts(entries));
             self.experts.push(Expert { index: expert, tiles: first..self.tiles.len() });
         }
         self.rows.resize(self.choices.len(), 0);
@@ -87,7 +86,11 @@ mod tests {
             let mut seen = 0;
             for expert in &routing.experts {
                 for tile in &routing.tiles[expert.tiles.clone()] {
-                    assert!(tile.start == seen && !tile.is_empty() && tile.len() <= TILE_ROWS);
+                    assert!(
+                        tile.start == seen
+                            && !tile.is_empty()
+                            && tile.len() <= unfazed_kernels::activations::TILE_ROWS
+                    );
                     seen = tile.end;
                     for entry in tile.clone() {
                         let choice = &routing.choices[routing.weights[entry] as usize];

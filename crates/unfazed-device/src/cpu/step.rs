@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use unfazed_kernels::activations::tile_parts;
+
 use super::compute::QUERY_BLOCK;
-use super::operand::tile_parts;
 use crate::{Batch, BatchRow, DeviceError, KvShape};
 
 /// What a step may be.
@@ -124,8 +125,10 @@ impl Step {
             return refused(format!("{} rows want logits, at most {}", self.logits.len(), limits.logit_rows));
         }
         self.rows.extend_from_slice(&batch.rows);
-        tile_parts(self.rows.len(), &mut self.tiles);
-        tile_parts(self.logits.len(), &mut self.logit_tiles);
+        self.tiles.clear();
+        self.tiles.extend(tile_parts(0..self.rows.len()));
+        self.logit_tiles.clear();
+        self.logit_tiles.extend(tile_parts(0..self.logits.len()));
         let mut start = 0;
         while start < batch.rows.len() {
             let sequence = batch.rows[start].sequence;

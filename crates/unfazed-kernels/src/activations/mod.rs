@@ -15,4 +15,4 @@ mod tile;
 
 pub use quantise::Grain;
 pub use rows::{QuantisedRows, RowSlot, SharedRows};
-pub use tile::{TILE_ROWS, Tile};
+pub use tile::{TILE_ROWS, Tile, tile_parts};

@@ -10,6 +10,10 @@ use crate::lanes::{Kernel, Lanes, dispatch};
 
 use super::quantise::{Grain, quantise_block};
 
+/// Sums of each 16 of 32 quants: of those that are the first two of a four, and of the others. Every sum that a kernel wants
+/// is made of these.
+pub(crate) type Halves = [[i16; 2]; 2];
+
 /// A table of rows x columns of int8 activations with their scales, or of f32 ones. The buffers only grow, so a
 /// step after the first largest one allocates nothing.
 #[derive(Default)]
@@ -18,6 +22,8 @@ pub struct QuantisedRows {
     rows: usize,
     quants: Vec<i8>,
     scales: Vec<f32>,
+    /// One for each 32 quants.
+    halves: Vec<Halves>,
     floats: Vec<f32>,
 }
 
@@ -34,11 +40,11 @@ impl Default for Shape {
 }
 
 impl Shape {
-    /// Lengths of quants, scales and floats of `columns` columns.
-    fn lengths(self, columns: usize) -> [usize; 3] {
+    /// Lengths of quants, scales, halves and floats of `columns` columns.
+    fn lengths(self, columns: usize) -> [usize; 4] {
         match self.grain.block() {
-            Some(block) => [columns, columns / block, 0],
-            None => [0, 0, columns],
+            Some(block) => [columns, columns / block, columns / 32, 0],
+            None => [0, 0, 0, columns],
         }
     }
 
@@ -62,9 +68,10 @@ impl QuantisedRows {
     pub fn resize(&mut self, grain: Grain, rows: usize, columns: usize) {
         let shape = Shape { grain, columns };
         assert!(shape.divides(columns), "{columns} columns are not whole blocks of {grain:?}");
-        let [quants, scales, floats] = shape.lengths(columns).map(|len| len.saturating_mul(rows));
+        let [quants, scales, halves, floats] = shape.lengths(columns).map(|len| len.saturating_mul(rows));
         self.quants.resize(quants.max(self.quants.len()), 0);
         self.scales.resize(scales.max(self.scales.len()), 0.0);
+        self.halves.resize(halves.max(self.halves.len()), Halves::default());
         self.floats.resize(floats.max(self.floats.len()), 0.0);
         (self.shape, self.rows) = (shape, rows);
     }
@@ -91,8 +98,14 @@ impl QuantisedRows {
     /// If there is no such row.
     pub fn quantised(&self, row: usize) -> (&[i8], &[f32]) {
         assert!(row < self.rows, "row {row} of {}", self.rows);
-        let [quants, scales, _] = self.shape.lengths(self.shape.columns);
+        let [quants, scales, ..] = self.shape.lengths(self.shape.columns);
         (&self.quants[row * quants..][..quants], &self.scales[row * scales..][..scales])
+    }
+
+    /// Sums of the int8 activations of a row. Empty for floats.
+    pub(crate) fn halves(&self, row: usize) -> &[Halves] {
+        let [_, _, halves, _] = self.shape.lengths(self.shape.columns);
+        &self.halves[row * halves..][..halves]
     }
 
     /// The f32 activations of a row. Empty for int8.
@@ -102,7 +115,7 @@ impl QuantisedRows {
     /// If there is no such row.
     pub fn floats(&self, row: usize) -> &[f32] {
         assert!(row < self.rows, "row {row} of {}", self.rows);
-        let [_, _, floats] = self.shape.lengths(self.shape.columns);
+        let [.., floats] = self.shape.lengths(self.shape.columns);
         &self.floats[row * floats..][..floats]
     }
 
@@ -124,6 +137,7 @@ impl QuantisedRows {
             rows: self.rows,
             quants: self.quants.as_mut_ptr(),
             scales: self.scales.as_mut_ptr(),
+            halves: self.halves.as_mut_ptr(),
             floats: self.floats.as_mut_ptr(),
             table: PhantomData,
         }
@@ -137,6 +151,7 @@ pub struct SharedRows<'a> {
     rows: usize,
     quants: *mut i8,
     scales: *mut f32,
+    halves: *mut Halves,
     floats: *mut f32,
     table: PhantomData<&'a mut QuantisedRows>,
 }
@@ -181,7 +196,8 @@ impl<'a> SharedRows<'a> {
                 block: self.shape.grain.block(),
                 quants: std::slice::from_raw_parts_mut(self.quants.add(at(0)), len[0]),
                 scales: std::slice::from_raw_parts_mut(self.scales.add(at(1)), len[1]),
-                floats: std::slice::from_raw_parts_mut(self.floats.add(at(2)), len[2]),
+                halves: std::slice::from_raw_parts_mut(self.halves.add(at(2)), len[2]),
+                floats: std::slice::from_raw_parts_mut(self.floats.add(at(3)), len[3]),
             }
         }
     }
@@ -192,6 +208,7 @@ pub struct RowSlot<'a> {
     block: Option<usize>,
     quants: &'a mut [i8],
     scales: &'a mut [f32],
+    halves: &'a mut [Halves],
     floats: &'a mut [f32],
 }
 
@@ -205,7 +222,8 @@ impl RowSlot<'_> {
         match self.block {
             Some(block) => {
                 assert_eq!(x.len(), self.quants.len(), "columns of the slot");
-                dispatch(isa, Quantise { block, x, quants: self.quants, scales: self.scales });
+                let RowSlot { quants, scales, halves, .. } = self;
+                dispatch(isa, Quantise { block, x, quants, scales, halves });
             }
             None => self.floats.copy_from_slice(x),
         }
@@ -217,6 +235,7 @@ struct Quantise<'a> {
     x: &'a [f32],
     quants: &'a mut [i8],
     scales: &'a mut [f32],
+    halves: &'a mut [Halves],
 }
 
 impl Kernel for Quantise<'_> {
@@ -228,5 +247,17 @@ impl Kernel for Quantise<'_> {
         for ((x, quants), scale) in blocks.zip(self.scales) {
             *scale = quantise_block(l, x, quants);
         }
+        for (quants, halves) in self.quants.as_chunks::<32>().0.iter().zip(self.halves) {
+            *halves = sums_of_halves(quants);
+        }
     }
+}
+
+#[inline(always)]
+fn sums_of_halves(quants: &[i8; 32]) -> Halves {
+    let mut sums = Halves::default();
+    for (i, &quant) in quants.iter().enumerate() {
+        sums[i / 16][i % 4 / 2] += i16::from(quant);
+    }
+    sums
 }

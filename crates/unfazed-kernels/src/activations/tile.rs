@@ -17,6 +17,8 @@
 //!
 //! [`Operand`]: crate::matmul::shape::Operand
 
+use std::ops::Range;
+
 use unfazed_formats::BlockFormat;
 
 use crate::Isa;
@@ -26,10 +28,21 @@ use crate::matmul::shape::{Dot, Starts, starts};
 use crate::panel::Spec;
 
 use super::quantise::Grain;
-use super::rows::QuantisedRows;
+use super::rows::{Halves, QuantisedRows};
 
-/// Most rows of a tile: their accumulators stay in the first-level cache.
-pub const TILE_ROWS: usize = 64;
+/// Most rows of a tile: their accumulators stay in the first-level cache. Above 64, since in a prompt of 512 tokens each of 64
+/// experts of which 8 are used has about 64 rows: a second tile for the few beyond would take as long to unpack as the first.
+pub const TILE_ROWS: usize = 84;
+
+/// Rows that kernels take at once where there are many.
+const BLOCK_ROWS: usize = 6;
+
+/// Divides rows, in order, into tiles: as few as there can be, and alike, so that none is left with few rows.
+pub fn tile_parts(rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let tiles = rows.len().div_ceil(TILE_ROWS).max(1);
+    let step = rows.len().div_ceil(tiles).next_multiple_of(BLOCK_ROWS).min(TILE_ROWS);
+    rows.clone().step_by(step.max(1)).map(move |start| start..rows.end.min(start + step))
+}
 
 /// Up to [`TILE_ROWS`] rows prepared for the matrices of one format. Threads share it. The buffers only grow.
 pub struct Tile {
@@ -148,11 +161,11 @@ impl Tile {
             grow(&mut self.pairs, groups * 16 / sums.sub);
         }
         for (i, &row) in indices.iter().enumerate() {
-            let (quants, scales) = rows.quantised(row);
+            let ((quants, scales), halves) = (rows.quantised(row), rows.halves(row));
             for (scale, place) in scales.iter().zip(self.scales[i..].iter_mut().step_by(m)) {
                 *place = *scale;
             }
-            dispatch(isa, Gather { tile: self, sums, row: i, quants });
+            dispatch(isa, Gather { tile: self, sums, row: i, quants, halves });
         }
     }
 
@@ -235,6 +248,7 @@ struct Gather<'a> {
     sums: Sums,
     row: usize,
     quants: &'a [i8],
+    halves: &'a [Halves],
 }
 
 impl Kernel for Gather<'_> {
@@ -243,10 +257,12 @@ impl Kernel for Gather<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, _: L) {
         let (m, row, tile) = (self.tile.rows, self.row, self.tile);
-        for (group, quants) in self.quants.chunks_exact(32).enumerate() {
+        let (quants, _) = self.quants.as_chunks::<32>();
+        let (places, _) = tile.quants.as_chunks_mut::<32>();
+        for ((group, quants), halves) in quants.iter().enumerate().zip(self.halves) {
             let at = group * m + row;
-            tile.quants[at * 32..][..32].copy_from_slice(quants);
-            let sums = sums_of_halves(quants);
+            places[at] = *quants;
+            let sums = halves.map(|halves| halves.map(i32::from));
             let [low, high] = sums.map(|[even, odd]| even + odd);
             if let Some(starts) = self.sums.starts {
                 match self.sums.sub {
@@ -271,17 +287,7 @@ impl Kernel for Gather<'_> {
     }
 }
 
-/// Sums of each 16 of 32 quants: of those that are the first two of a four, and of the others.
-#[inline(always)]
-fn sums_of_halves(quants: &[i8]) -> [[i32; 2]; 2] {
-    let mut sums = [[0; 2]; 2];
-    for (i, &quant) in quants.iter().enumerate() {
-        sums[i / 16 % 2][i % 4 / 2] += i32::from(quant);
-    }
-    sums
-}
-
-/// What a sum starts from, given the sums of its quants as from [`sums_of_halves`].
+/// What a sum starts from, given the sums of its quants as in [`Halves`].
 #[inline(always)]
 fn start(starts: Starts, [low, high]: [i32; 2]) -> i32 {
     let (low, high) = (starts.factor * low, starts.factor * high);

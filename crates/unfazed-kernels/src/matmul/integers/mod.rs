@@ -99,8 +99,8 @@ impl<I: Integers, const R: usize> Vectors<I, R> for &Stored<R> {
     #[inline(always)]
     fn vector(self, isa: I, g: usize) -> [I::Bytes; R] {
         let mut vectors = [isa.load(&self.0[0][g]); R];
-        for r in 1..R {
-            vectors[r] = isa.load(&self.0[r][g]);
+        for (vector, codes) in vectors.iter_mut().zip(&self.0) {
+            *vector = isa.load(&codes[g]);
         }
         vectors
     }
