@@ -314,6 +314,7 @@ impl<'a, I: Integers, S: Shape, const R: usize> Group<'a, I, S, R> {
         let lanes = self.isa.lanes();
         // All that may be out of bounds comes first: a branch between the dot products costs registers.
         let row_scales: &[f32; U] = some(self.row_scales, t);
+        let quant_sums: &[f32; U] = if S::MINIMUMS { some(self.sums, t) } else { &[0.0; U] };
         let mut p = [[lanes.splat(0.0); R]; U];
         for s in 0..Self::SUBS {
             let dots = self.dots::<U>(codes, s, t);
@@ -328,7 +329,7 @@ impl<'a, I: Integers, S: Shape, const R: usize> Group<'a, I, S, R> {
             for r in 0..R {
                 let mut p = lanes.mul(self.d[r], p[u][r]);
                 if S::MINIMUMS {
-                    p = lanes.fma(self.m[r], lanes.splat(self.sums[t + u]), p);
+                    p = lanes.fma(self.m[r], lanes.splat(quant_sums[u]), p);
                 }
                 accumulators[u][r] = lanes.fma(p, lanes.splat(row_scales[u]), accumulators[u][r]);
             }
