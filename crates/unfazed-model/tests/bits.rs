@@ -7,7 +7,10 @@ mod common;
 use std::path::Path;
 
 use common::cpu::{Mode, Runner, Setup};
+use unfazed_formats::BlockFormat;
+use unfazed_formats::config::Family;
 use unfazed_kernels::Isa;
+use unfazed_testkit::{Mix, SyntheticModel, shape, vocabulary};
 
 /// Prompts of different lengths, made of tokens that a text would have.
 fn prompts(count: usize, longest: usize) -> Vec<Vec<u32>> {
@@ -68,5 +71,31 @@ fn logits_do_not_depend_on_the_instruction_set() {
     let expected = bits(&demo(setup).batch(&prompts));
     for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
         equal(isa.name(), &bits(&demo(Setup { isa, ..setup }).batch(&prompts)), &expected);
+    }
+}
+
+#[test]
+fn logits_of_every_format_are_the_same_on_every_instruction_set() {
+    let folder = tempfile::tempdir().unwrap();
+    for format in BlockFormat::GGUF {
+        let path = folder.path().join("model.gguf");
+        let config = shape::tiny(Family::Qwen3Moe, vocabulary::tiny_len());
+        let model = SyntheticModel {
+            name: "tiny".to_owned(),
+            config,
+            mix: Mix::uniform(format),
+            tokenizer: vocabulary::tiny_metadata(),
+            seed: 3,
+        };
+        model.write(&path, 2, &|_, _| ()).unwrap();
+        // More rows than registers have room for, and an odd number of them.
+        let prompts = vec![(0..41).map(|i| i * 37 % 256).collect(), vec![7, 8, 9]];
+        let setup = Setup { mode: Mode::Shipped, isa: Isa::Reference, threads: 1, chunk: 512 };
+        let logits = Runner::open_with(&path, setup).batch(&prompts);
+        assert!(logits.iter().flatten().flatten().all(|logit| logit.is_finite()), "{format:?}");
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+            let found = Runner::open_with(&path, Setup { isa, threads: 2, ..setup }).batch(&prompts);
+            equal(&format!("{format:?} {}", isa.name()), &bits(&found), &bits(&logits));
+        }
     }
 }
