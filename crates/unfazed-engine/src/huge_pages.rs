@@ -23,7 +23,7 @@ pub(crate) fn gather(mapping: &Arc<Mapping>, used: usize) {
             return;
         }
         // Not among the fields of the line below, which are only computed where it is logged.
-        let gathered = work(&mapping, used);
+        let gathered = gather_now(&mapping, used);
         tracing::debug!(gathered, used, "huge pages under the weights");
     });
     if let Err(error) = started {
@@ -31,8 +31,8 @@ pub(crate) fn gather(mapping: &Arc<Mapping>, used: usize) {
     }
 }
 
-/// Bytes that are in huge pages now.
-fn work(mapping: &Weak<Mapping>, used: usize) -> usize {
+/// Gathers them before it returns: the bytes that are in huge pages now.
+pub(crate) fn gather_now(mapping: &Weak<Mapping>, used: usize) -> usize {
     let (mut gathered, mut failures) = (0, 0);
     for start in (0..used).step_by(HUGE_PAGE) {
         let Some(mapping) = mapping.upgrade() else { return gathered };

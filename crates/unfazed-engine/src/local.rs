@@ -2,6 +2,7 @@
 //! memory, and it computes the same steps, as in a process of its own.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -15,7 +16,7 @@ use unfazed_wire::{ReadyInfo, Start, Threads};
 
 use crate::beat::Progress;
 use crate::load::{self, Loaded, refusal, trouble};
-use crate::{Engine, EngineError};
+use crate::{Engine, EngineError, huge_pages};
 
 /// Between two calls of a watcher.
 const EVERY: Duration = Duration::from_millis(100);
@@ -45,7 +46,12 @@ pub fn load(
         });
         let loaded = load::load(&start, descriptors, progress);
         drop(loading);
-        loaded.map(|Loaded { engine, ready, .. }| (engine, ready))
+        let Loaded { engine, ready, weights } = loaded?;
+        if let Some((mapping, used)) = weights {
+            // As an engine's are once it was idle for a while.
+            huge_pages::gather_now(&Arc::downgrade(&mapping), used);
+        }
+        Ok((engine, ready))
     })
 }
 
