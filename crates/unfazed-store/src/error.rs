@@ -20,6 +20,19 @@ pub enum StoreError {
         /// The cause.
         source: std::io::Error,
     },
+    /// A file is not the one that was opened.
+    #[error(
+        "{file}: the file changed after it was opened ({what}), seen when reading at {offset}: start again to use it as \
+         it is now"
+    )]
+    Changed {
+        /// Base name of the file.
+        file: String,
+        /// Where the read began.
+        offset: u64,
+        /// What is different.
+        what: String,
+    },
     /// Memory for packed weights could not be had.
     #[error("cannot allocate {bytes} bytes for {what}")]
     Memory {
