@@ -8,11 +8,13 @@
 //! | [`source`] | which extents make up a matrix |
 //! | [`loader`] | reading and packing with several threads, with progress |
 //! | [`memory`] | buffers: aligned memory of our own, or a part of memory that outlives this process |
+//! | [`experts`] | experts that do not all fit into memory |
 //! | [`kv`] | KV pages in memory that outlives this process |
 //! | [`weights`] | packed weights in memory that outlives this process |
 
 pub mod clock;
 mod error;
+pub mod experts;
 pub mod kv;
 pub mod loader;
 pub mod memory;
