@@ -125,6 +125,8 @@ impl Signs {
 
 #[cfg(test)]
 mod tests {
+    use unfazed_store::WaitObserver;
+
     use super::*;
 
     #[test]
@@ -137,7 +139,7 @@ mod tests {
         progress.pulse.store(1, Ordering::Relaxed);
         assert_eq!(signs.next(), [ToFront::Loading { done: 3, total: 10 }, ToFront::Working]);
         assert_eq!(signs.next(), []);
-        let _wait = progress.waits.declare("a slow disk".to_owned());
+        progress.waits.began("a slow disk".to_owned());
         signs.long = Duration::MAX;
         assert_eq!(signs.next(), [], "a short wait is nobody's concern");
         signs.long = Duration::ZERO;

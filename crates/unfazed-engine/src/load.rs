@@ -13,14 +13,15 @@ use unfazed_formats::source::FileSource;
 use unfazed_formats::{Headers, KvType, KvTypes, ModelConfig};
 use unfazed_kernels::Isa;
 use unfazed_model::{ModelError, Sources};
-use unfazed_store::{Loader, PositionalReader, Reader, StoreError};
+use unfazed_store::{
+    Loader, LocalOptions, LocalStorage, Patience, Reader, StorageReader, StoreError, SystemClock,
+};
 use unfazed_wire::memory::Mapping;
 use unfazed_wire::{LoadFault, ReadyInfo, Start};
 
 use crate::beat::Progress;
 use crate::clock::milliseconds;
 use crate::memory::{self, Memory};
-use crate::waits::WaitingReader;
 use crate::{Clock, Engine, EngineError, Limits, MonotonicClock};
 
 /// An engine that computes, and what the front must know of it.
@@ -48,7 +49,7 @@ pub(crate) fn load(
     let limits = limits(start, headers.config.vocab)?;
     let sources = Sources::find(&headers).map_err(refusal)?;
     progress.to_load.store(sources.bytes(), Ordering::Relaxed);
-    let reader = Arc::new(PositionalReader::new(Arc::new(files(&headers.files, descriptors)?)));
+    let reader = reader(&headers.files, descriptors, progress)?;
     let model = &headers.config;
     let types = kv_types(start)?;
     let kv = kv_shape(model, &limits, types);
@@ -85,9 +86,20 @@ pub(crate) fn load(
     Ok(Loaded { engine, ready, weights })
 }
 
-/// Reads are declared waits, and bytes are counted as they come.
+/// Reads the model's files. Reads are declared waits.
+fn reader(
+    names: &[String],
+    descriptors: Vec<OwnedFd>,
+    progress: &Progress,
+) -> Result<Arc<dyn Reader>, EngineError> {
+    let storage = LocalStorage::new(&files(names, descriptors)?, LocalOptions::default());
+    let storage = Arc::new(storage.map_err(|error| trouble(format!("{}: {error}", names.join(", "))))?);
+    let (waits, clock) = (Arc::clone(&progress.waits), Arc::new(SystemClock::new()));
+    Ok(Arc::new(StorageReader::patient(storage, Patience::default(), clock, waits)))
+}
+
+/// Bytes are counted as they come.
 fn loader(reader: Arc<dyn Reader>, threads: usize, progress: &Progress) -> Loader {
-    let reader = Arc::new(WaitingReader { reader, waits: Arc::clone(&progress.waits) });
     let loaded = Arc::clone(&progress.loaded);
     let count = move |done| {
         loaded.fetch_max(done, Ordering::Relaxed);
@@ -130,7 +142,9 @@ fn device_failure(error: &DeviceError) -> EngineError {
     match error {
         DeviceError::Setup(_)
         | DeviceError::Batch(_)
-        | DeviceError::Store(StoreError::Shape { .. } | StoreError::Extent { .. }) => refusal(error),
+        | DeviceError::Store(
+            StoreError::Shape { .. } | StoreError::Extent { .. } | StoreError::Changed { .. },
+        ) => refusal(error),
         _ => trouble(error),
     }
 }

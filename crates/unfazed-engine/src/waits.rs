@@ -1,11 +1,10 @@
 //! What is waited for outside this process: declared while it lasts, so that nobody takes a slow disk for a stuck engine.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use unfazed_formats::Extent;
-use unfazed_store::{Reader, StoreError};
+use unfazed_store::WaitObserver;
 
 /// All waits that last.
 #[derive(Debug, Default)]
@@ -17,22 +16,7 @@ struct Pending {
     waits: BTreeMap<u64, (String, Instant)>,
 }
 
-/// A wait, until it is dropped.
-pub(crate) struct Wait {
-    waits: Arc<Waits>,
-    number: u64,
-}
-
 impl Waits {
-    /// Declares a wait for something, named for people.
-    pub(crate) fn declare(self: &Arc<Waits>, what: String) -> Wait {
-        let mut pending = self.lock();
-        let number = pending.next;
-        pending.next += 1;
-        pending.waits.insert(number, (what, Instant::now()));
-        Wait { waits: Arc::clone(self), number }
-    }
-
     /// The oldest wait, and for how long.
     pub(crate) fn longest(&self) -> Option<(String, Duration)> {
         let pending = self.lock();
@@ -45,22 +29,23 @@ impl Waits {
     }
 }
 
-impl Drop for Wait {
-    fn drop(&mut self) {
-        self.waits.lock().waits.remove(&self.number);
+impl WaitObserver for Waits {
+    fn began(&self, what: String) -> u64 {
+        let mut pending = self.lock();
+        let number = pending.next;
+        pending.next += 1;
+        pending.waits.insert(number, (what, Instant::now()));
+        number
     }
-}
 
-/// A reader each of whose reads is a declared wait.
-pub(crate) struct WaitingReader {
-    pub(crate) reader: Arc<dyn Reader>,
-    pub(crate) waits: Arc<Waits>,
-}
+    fn changed(&self, wait: u64, what: String) {
+        if let Some(pending) = self.lock().waits.get_mut(&wait) {
+            pending.0 = what;
+        }
+    }
 
-impl Reader for WaitingReader {
-    fn read(&self, tensor: &str, extent: Extent, buf: &mut [u8]) -> Result<(), StoreError> {
-        let _wait = self.waits.declare(format!("reading {tensor}"));
-        self.reader.read(tensor, extent, buf)
+    fn ended(&self, wait: u64) {
+        self.lock().waits.remove(&wait);
     }
 }
 
@@ -70,14 +55,16 @@ mod tests {
 
     #[test]
     fn the_longest_wait_is_told_until_it_ends() {
-        let waits = Arc::new(Waits::default());
+        let waits = Waits::default();
         assert_eq!(waits.longest(), None);
-        let first = waits.declare("a disk".to_owned());
-        let second = waits.declare("another".to_owned());
+        let first = waits.began("a disk".to_owned());
+        let second = waits.began("another".to_owned());
         assert_eq!(waits.longest().unwrap().0, "a disk");
-        drop(first);
+        waits.changed(first, "a disk, which fails".to_owned());
+        assert_eq!(waits.longest().unwrap().0, "a disk, which fails");
+        waits.ended(first);
         assert_eq!(waits.longest().unwrap().0, "another");
-        drop(second);
+        waits.ended(second);
         assert_eq!(waits.longest(), None);
     }
 }

@@ -6,6 +6,7 @@
 //! | [`processors`] | sets of processors, as lists and masks |
 //! | [`processor_name`] | what the processor calls itself |
 //! | [`memory`] | memory in all, free, and limited by control groups |
+//! | [`disk`] | what a file is stored on |
 //! | [`oom`] | how often the kernel killed for lack of memory |
 //! | [`calibration`] | measured rates, kept from run to run |
 
@@ -13,6 +14,7 @@ pub mod calibration;
 #[cfg(target_os = "linux")]
 mod cgroup;
 pub mod cores;
+pub mod disk;
 pub mod memory;
 pub mod oom;
 pub mod processor_name;

@@ -20,6 +20,54 @@ pub enum StoreError {
         /// The cause.
         source: std::io::Error,
     },
+    /// A file is not the one that was opened.
+    #[error(
+        "{file}: the file changed after it was opened ({what}), seen when reading at {offset}: start again to use it as \
+         it is now"
+    )]
+    Changed {
+        /// Base name of the file.
+        file: String,
+        /// Where the read began.
+        offset: u64,
+        /// What is different.
+        what: String,
+    },
+    /// Bytes of a file are other ones than they were.
+    #[error(
+        "{file}: {tensor}: the {len} bytes at {offset} are not those that were read before (their hash was \
+         {expected:016x} and is {found:016x}): the file or the drive is damaged; compare the file with its source"
+    )]
+    Damaged {
+        /// Base name of the file.
+        file: String,
+        /// The tensor, and which part of it.
+        tensor: String,
+        /// Where the bytes begin.
+        offset: u64,
+        /// How many they are.
+        len: u64,
+        /// XXH3-64 of what was read before.
+        expected: u64,
+        /// And of what was read now.
+        found: u64,
+    },
+    /// Settings of the expert store that make no sense.
+    #[error("the expert store: {reason}")]
+    Experts {
+        /// Which, and what would.
+        reason: String,
+    },
+    /// A trace or a profile of experts that is damaged, or is of something else.
+    #[error("{file}: at {offset}: {reason}")]
+    Trace {
+        /// Base name of the file.
+        file: String,
+        /// Where in the file.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+    },
     /// Memory for packed weights could not be had.
     #[error("cannot allocate {bytes} bytes for {what}")]
     Memory {

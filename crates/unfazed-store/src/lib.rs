@@ -2,25 +2,33 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`reader`] | the trait through which extents are read, and plain positional reads |
+//! | [`clock`] | time, injected |
+//! | [`storage`] | where files are: attempts at reads, through io_uring or by threads, past the page cache or from it |
+//! | [`reader`] | the trait through which extents are read, and reads with patience |
 //! | [`source`] | which extents make up a matrix |
 //! | [`loader`] | reading and packing with several threads, with progress |
 //! | [`memory`] | buffers: aligned memory of our own, or a part of memory that outlives this process |
+//! | [`experts`] | experts that do not all fit into memory |
 //! | [`kv`] | KV pages in memory that outlives this process |
 //! | [`weights`] | packed weights in memory that outlives this process |
 
+pub mod clock;
 mod error;
+pub mod experts;
 pub mod kv;
 pub mod loader;
 pub mod memory;
 pub mod reader;
 pub mod source;
+pub mod storage;
 pub mod weights;
 
+pub use clock::{Clock, SystemClock};
 pub use error::StoreError;
 pub use kv::KvMemory;
 pub use loader::{Loader, PackedStack};
 pub use memory::Buffer;
-pub use reader::{PositionalReader, Reader};
+pub use reader::{Patience, PendingRead, Reader, StorageReader, WaitObserver};
 pub use source::{MatrixSource, VectorSource};
+pub use storage::{LocalOptions, LocalStorage, ReadBuffer, Storage};
 pub use weights::WeightMemory;

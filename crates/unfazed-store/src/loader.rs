@@ -1,5 +1,6 @@
 //! Reading and packing with several threads, with progress.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -10,12 +11,14 @@ use unfazed_kernels::LANES;
 use unfazed_kernels::panel::{PackedMatrix, PanelLayout, pack_panel};
 use unfazed_wire::memory::Mapping;
 
+use crate::storage::BLOCK_ALIGNMENT;
 use crate::weights::Place;
-use crate::{Buffer, MatrixSource, Reader, StoreError, VectorSource, WeightMemory};
+use crate::{Buffer, MatrixSource, PendingRead, Reader, StoreError, VectorSource, WeightMemory};
 
 /// About so many bytes are read at once, in whole panels: enough for a disk to run at its rate, few enough for a piece
-/// to be packed while it is in the cache of a core.
-const PIECE_BYTES: usize = 1 << 20;
+/// to be packed while it is in the cache of a core. With the rest of its first and last block it fits into a registered
+/// block.
+const PIECE_BYTES: usize = (1 << 20) - 2 * BLOCK_ALIGNMENT;
 
 /// A matrix or a stack of equal matrices, packed for the CPU kernels.
 #[derive(Debug)]
@@ -74,6 +77,12 @@ struct Piece<'a> {
     first_row: usize,
     rows: usize,
     panels: &'a mut [u8],
+}
+
+/// Pieces that wait, and those whose rows are being read, in order.
+struct Ahead<'a> {
+    pieces: std::vec::IntoIter<Piece<'a>>,
+    reading: VecDeque<(Piece<'a>, PendingRead)>,
 }
 
 impl Loader {
@@ -213,11 +222,8 @@ impl Loader {
         values: &mut Vec<f32>,
     ) -> Result<(), StoreError> {
         let VectorSource { name, format, extent, .. } = source;
-        let mut bytes = Vec::new();
-        let refused = |_| StoreError::Memory { what: name.clone(), bytes: size as u64 };
-        bytes.try_reserve_exact(size).map_err(refused)?;
-        bytes.resize(size, 0);
-        self.reader.read(name, *extent, &mut bytes)?;
+        let extent = Extent { len: size as u64, ..*extent };
+        let bytes = self.reader.begin(name, extent).wait()?;
         self.read.fetch_add(size as u64, Ordering::Relaxed);
         match format {
             BlockFormat::F16 => {
@@ -234,15 +240,16 @@ impl Loader {
     /// Reads and packs all pieces, this thread and others beside it.
     fn pack_all(&self, tensor: &str, layout: &PanelLayout, pieces: Vec<Piece<'_>>) -> Result<(), StoreError> {
         let helpers = self.threads.min(pieces.len()).saturating_sub(1);
-        let queue = Mutex::new(pieces.into_iter());
+        let ahead = Ahead { pieces: pieces.into_iter(), reading: VecDeque::new() };
+        let ahead = &Mutex::new(ahead);
         let failure = Mutex::new(None);
         let work = &|| {
-            let mut rows = Vec::new();
-            // The queue's lock is held for the take alone.
-            while let Some(mut piece) = { queue.lock().unwrap_or_else(PoisonError::into_inner).next() } {
-                if let Err(error) = self.pack(tensor, layout, &mut piece, &mut rows) {
-                    // The others find the queue empty.
-                    queue.lock().unwrap_or_else(PoisonError::into_inner).by_ref().for_each(drop);
+            while let Some((mut piece, read)) = self.next_read(tensor, layout, ahead) {
+                if let Err(error) = self.pack(layout, &mut piece, read) {
+                    // The others find nothing to do.
+                    let mut ahead = ahead.lock().unwrap_or_else(PoisonError::into_inner);
+                    ahead.pieces.by_ref().for_each(drop);
+                    ahead.reading.clear();
                     failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                 }
             }
@@ -261,35 +268,49 @@ impl Loader {
         failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
-    /// Reads and packs a piece; `rows` is room for its rows, kept from piece to piece.
-    fn pack(
+    /// The oldest read that is under way, once there are as many as the reader wants.
+    fn next_read<'a>(
         &self,
         tensor: &str,
         layout: &PanelLayout,
-        piece: &mut Piece<'_>,
-        rows: &mut Vec<u8>,
-    ) -> Result<(), StoreError> {
-        let len = piece.rows * layout.row_bytes();
-        if rows.len() < len {
-            let refused = |_| StoreError::Memory { what: tensor.to_owned(), bytes: len as u64 };
-            rows.try_reserve_exact(len - rows.len()).map_err(refused)?;
-            rows.resize(len, 0);
+        ahead: &Mutex<Ahead<'a>>,
+    ) -> Option<(Piece<'a>, PendingRead)> {
+        let lock = || ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            // The lock is held for the take alone: a reader that cannot read ahead reads here.
+            let piece = { lock().pieces.next() };
+            let Some(piece) = piece else { return lock().reading.pop_front() };
+            let read = self.begin(tensor, layout, &piece);
+            let mut ahead = lock();
+            ahead.reading.push_back((piece, read));
+            if ahead.reading.len() >= self.reader.depth() {
+                return ahead.reading.pop_front();
+            }
         }
-        let rows = &mut rows[..len];
+    }
+
+    fn begin(&self, tensor: &str, layout: &PanelLayout, piece: &Piece<'_>) -> PendingRead {
         let offset = (piece.first_row * layout.row_bytes()) as u64;
-        let extent = piece.extent.part(offset, len as u64).ok_or_else(|| StoreError::Extent {
-            tensor: tensor.to_owned(),
-            offset: piece.extent.offset,
-            len: piece.extent.len,
-            needed: offset + len as u64,
-        })?;
-        self.reader.read(tensor, extent, rows)?;
-        self.read.fetch_add(len as u64, Ordering::Relaxed);
+        let len = (piece.rows * layout.row_bytes()) as u64;
+        match piece.extent.part(offset, len) {
+            Some(extent) => self.reader.begin(tensor, extent),
+            None => {
+                let Extent { offset: start, len: have, .. } = piece.extent;
+                let (tensor, needed) = (tensor.to_owned(), offset + len);
+                PendingRead::new(move || Err(StoreError::Extent { tensor, offset: start, len: have, needed }))
+            }
+        }
+    }
+
+    /// Packs a piece when its rows have come.
+    fn pack(&self, layout: &PanelLayout, piece: &mut Piece<'_>, read: PendingRead) -> Result<(), StoreError> {
+        let rows = read.wait()?;
+        self.read.fetch_add(rows.len() as u64, Ordering::Relaxed);
         let panels = piece.panels.chunks_mut(layout.panel_bytes());
         for (rows, panel) in rows.chunks(LANES * layout.row_bytes()).zip(panels) {
             pack_panel(layout, rows, panel);
         }
-        self.report(len);
+        self.report(rows.len());
         Ok(())
     }
 

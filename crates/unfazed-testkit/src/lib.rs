@@ -13,10 +13,13 @@
 //! | [`random_blocks`] | random blocks whose weights have a given spread, fast |
 //! | [`tiny`] | tiny models in memory, as GGUF files and as Hugging Face directories |
 //! | [`synthetic`] | synthetic models of any size, streamed to disk |
+//! | `fuse` | a file system that is slow, fails and goes away as it is told to (feature `fuse`, Linux) |
 //! | [`damage`] | damaged copies of a GGUF file, one fault each |
 
 pub mod damage;
 mod error;
+#[cfg(all(feature = "fuse", target_os = "linux"))]
+pub mod fuse;
 pub mod gguf_writer;
 mod huggingface_writer;
 pub mod metadata;

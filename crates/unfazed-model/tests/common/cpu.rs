@@ -8,7 +8,7 @@ use unfazed_device::{Batch, BatchRow, KvShape, PageId};
 use unfazed_formats::{Checkpoint, Headers, KvTypes};
 use unfazed_kernels::Isa;
 use unfazed_model::{Model, Sources};
-use unfazed_store::{Loader, PositionalReader};
+use unfazed_store::{Loader, LocalOptions, LocalStorage, StorageReader};
 
 const PAGE_TOKENS: usize = 32;
 const PAGES: usize = 64;
@@ -51,7 +51,8 @@ impl Runner {
         let Setup { mode, isa, threads, chunk } = setup;
         let checkpoint = Checkpoint::open(path).unwrap();
         let sources = Sources::find(&Headers::from(&checkpoint)).unwrap();
-        let reader = Arc::new(PositionalReader::new(Arc::new(checkpoint.files)));
+        let storage = LocalStorage::new(&checkpoint.files, LocalOptions::default()).unwrap();
+        let reader = Arc::new(StorageReader::new(Arc::new(storage)));
         let model = &checkpoint.config;
         let kv = KvShape {
             layers: model.layers,

@@ -6,16 +6,19 @@
 //! | [`mapping`] | a segment in an engine's address space |
 //! | [`weights`] | what is where in the memory for weights |
 //! | [`kv`] | what is where in the memory for KV pages |
+//! | [`experts`] | what is where in the memory for expert slots |
 //!
 //! The front makes segments and never maps them: whatever an engine does to them, the front reads no byte that could
 //! fault. An engine trusts nothing in them that it did not check: lengths come from its own computation, and what an
 //! earlier engine left counts only with a mark or a digest that fits.
 
+pub mod experts;
 pub mod kv;
 pub mod mapping;
 pub mod segment;
 pub mod weights;
 
+pub use experts::{ExpertSegment, SlotRecord};
 pub use kv::{KvSegment, PageRecord};
 pub use mapping::{Access, Mapping};
 pub use segment::{Segment, SegmentError};
