@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 /// One control group, of either version.
 pub(crate) struct Group {
     pub dir: PathBuf,
+    /// Its path in its hierarchy, `/` for the root.
+    pub name: String,
     pub version: Version,
 }
 
@@ -16,14 +18,35 @@ pub(crate) enum Version {
     Two,
 }
 
+impl Group {
+    /// The tightest limit of this group in bytes, and of those above it if this version tells.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        let files = self.version.files();
+        let own = files.limits.iter().filter_map(|file| number(&self.dir.join(file)));
+        let inherited = files.inherited_limit.and_then(|name| field(&self.dir.join("memory.stat"), name));
+        own.chain(inherited).min()
+    }
+
+    /// Bytes in use that cannot be dropped: anonymous and shared memory, and the kernel's own.
+    pub(crate) fn held(&self) -> u64 {
+        let files = self.version.files();
+        let used = number(&self.dir.join(files.usage)).unwrap_or(0);
+        let cache = files.cache.iter().filter_map(|name| field(&self.dir.join("memory.stat"), name));
+        used.saturating_sub(cache.fold(0, u64::saturating_add))
+    }
+}
+
 /// The names of what the memory controller tells.
 pub(crate) struct Files {
-    /// The file with the limit in bytes.
-    pub limit: &'static str,
+    /// The files with limits in bytes: at the first a process is killed, at others it is slowed down until it is useless.
+    pub limits: &'static [&'static str],
+    /// The field of `memory.stat` with the tightest limit on the way up, where parents cannot be seen.
+    pub inherited_limit: Option<&'static str>,
     /// The file with the bytes in use.
     pub usage: &'static str,
-    /// The field of `memory.stat` with the bytes of page cache that can be dropped.
-    pub cache: &'static str,
+    /// The fields of `memory.stat` with the bytes of page cache of files, which can be dropped: read once, and read again.
+    /// Shared memory is not among them.
+    pub cache: [&'static str; 2],
     /// The file whose field `oom_kill` counts processes killed for lack of memory.
     pub kills: &'static str,
 }
@@ -32,15 +55,17 @@ impl Version {
     pub(crate) fn files(self) -> Files {
         match self {
             Version::One => Files {
-                limit: "memory.limit_in_bytes",
+                limits: &["memory.limit_in_bytes"],
+                inherited_limit: Some("hierarchical_memory_limit"),
                 usage: "memory.usage_in_bytes",
-                cache: "total_inactive_file",
+                cache: ["total_inactive_file", "total_active_file"],
                 kills: "memory.oom_control",
             },
             Version::Two => Files {
-                limit: "memory.max",
+                limits: &["memory.max", "memory.high"],
+                inherited_limit: None,
                 usage: "memory.current",
-                cache: "inactive_file",
+                cache: ["inactive_file", "active_file"],
                 kills: "memory.events",
             },
         }
@@ -69,7 +94,9 @@ pub(crate) fn groups(root: &Path) -> Vec<Group> {
         // A container may see its group as the mount's root while /proc shows the host's path.
         let start = if inside.is_dir() { inside } else { mount.clone() };
         for dir in start.ancestors().take_while(|dir| dir.starts_with(&mount)) {
-            groups.push(Group { dir: dir.to_path_buf(), version });
+            let inside = dir.strip_prefix(&mount).unwrap_or(Path::new(""));
+            let name = format!("/{}", inside.display());
+            groups.push(Group { dir: dir.to_path_buf(), name, version });
         }
     }
     groups

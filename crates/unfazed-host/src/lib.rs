@@ -5,8 +5,8 @@
 //! | [`cores`] | cores that this process may use, and those worth a compute thread |
 //! | [`processors`] | sets of processors, as lists and masks |
 //! | [`processor_name`] | what the processor calls itself |
-//! | [`memory`] | memory in all, free, and limited by control groups |
 //! | [`disk`] | what a file is stored on |
+//! | [`memory`] | memory in all, free, and limited by control groups and by jetsam |
 //! | [`oom`] | how often the kernel killed for lack of memory |
 //! | [`calibration`] | measured rates, kept from run to run |
 

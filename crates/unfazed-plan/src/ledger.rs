@@ -1,40 +1,25 @@
 //! The plan: one value that holds every decision about memory.
 
 use serde::{Deserialize, Serialize};
-use unfazed_formats::{KvType, KvTypes, ModelConfig};
+use unfazed_formats::{KvTypes, ModelConfig};
 
-use crate::{Bytes, PAGE_TOKENS, Settings, Tokens, needs};
+use crate::ask::{self, Changes};
+use crate::choose;
+use crate::experts::Store;
+use crate::fill::{Costs, Take, pages_for};
+use crate::machine::Pool;
+use crate::predict::{Prediction, Predictor};
+use crate::refusal::{Condition, Part, PartName, Refusal, Suggestion};
+use crate::{Arena, Bytes, Experts, Machine, PAGE_TOKENS, Settings, StreamExperts, Tokens, Weights, needs};
 
-/// Prompt positions in one step if nobody asks: long enough that each expert of a layer sees several rows, short enough
-/// that running answers get their next token within a fraction of a second.
-const DEFAULT_CHUNK: Tokens = Tokens(512);
-/// Sequences side by side if nobody asks.
-const DEFAULT_PARALLEL: usize = 8;
-/// Beyond this a step's rows no longer fit any cache and a table of sequences becomes unwieldy.
-const MAX_PARALLEL: usize = 256;
-/// Largest chunk: an arena row costs tens of kilobytes.
-const MAX_CHUNK: Tokens = Tokens(8192);
-/// A context below this answers nothing useful.
-const MIN_CONTEXT: Tokens = Tokens(PAGE_TOKENS);
-/// Share of the memory beside weights and scratch that KV pages may take if nobody asks for more: the rest is the page
-/// cache's and other programs'.
-const KV_SHARE: u64 = 2;
-/// Kept free for the front, the engine's own code and what the kernel needs.
+/// Kept free of every budget: the code and tables of both processes.
 const RESERVE: Bytes = Bytes(256 << 20);
+/// Share of a budget that is kept free as well: page tables take a 512th of what is mapped, and the kernel's own tables of
+/// shared memory about as much; the rest is for what it needs at work.
+const RESERVE_SHARE: u64 = 128;
 
-/// The machine's numbers that a plan needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
-    /// Memory that the engine may use: free memory under all limits.
-    pub available: Bytes,
-    /// Compute threads if nobody asks for a number: cores that are worth one.
-    pub cores: usize,
-    /// The most compute threads that do not wait for each other.
-    pub most_threads: usize,
-}
-
-/// What was decided. What it accepts can be served: any prompt up to `context`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What was decided. What it accepts can be served: any prompt up to `context`, in any chunk up to `chunk`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// Longest sequence of one request.
     pub context: Tokens,
@@ -50,211 +35,197 @@ pub struct Plan {
     pub batch_threads: usize,
     /// What keys and values are kept as.
     pub cache: KvTypes,
-    /// Packed weights.
+    /// Packed weights that are always in memory: all of them, but for experts that are streamed.
     pub weight_bytes: Bytes,
     /// All KV pages.
     pub kv_bytes: Bytes,
     /// Activations and logits of the largest step.
     pub scratch_bytes: Bytes,
-    /// What was lowered, from what to what and why: one line each.
+    /// Where these are.
+    pub arena: Arena,
+    /// Experts; `None` for a model without.
+    pub experts: Option<Experts>,
+    /// The pool that everything is taken from.
+    pub memory: Pool,
+    /// How much of it may be taken in all.
+    pub budget: Bytes,
+    /// How much of that is left free.
+    pub reserve_bytes: Bytes,
+    /// How fast a prompt should be; `None` where rates were not measured.
+    pub prefill: Option<Prediction>,
+    /// How fast an answer should be; `None` where rates were not measured.
+    pub decode: Option<Prediction>,
+    /// What was changed, from what to what and why: one line each.
     pub notes: Vec<String>,
 }
 
-/// Settings that cannot be served: the one condition that failed and the number that would pass.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// A setting makes no sense.
-    #[error("--{setting} {value}: {reason}")]
-    Setting {
-        /// Its name on the command line.
-        setting: &'static str,
-        /// What was asked for.
-        value: usize,
-        /// Why not, with the number that would pass.
-        reason: String,
-    },
-    /// Keys or values cannot be kept so.
-    #[error("--{setting} {kind}: heads of {head_dim} are not whole blocks of 32: f32, f16 and bf16 pass")]
-    Cache {
-        /// Its name on the command line.
-        setting: &'static str,
-        /// What was asked for.
-        kind: KvType,
-        /// Width of the model's heads.
-        head_dim: usize,
-    },
-    /// The model does not fit.
-    #[error(
-        "the model needs {need} of memory ({parts}) and {have} are free: free some, or take a smaller model"
-    )]
-    Memory {
-        /// Bytes needed at the smallest settings.
-        need: Bytes,
-        /// Bytes there are.
-        have: Bytes,
-        /// The parts of the need.
-        parts: String,
-    },
+impl Plan {
+    /// Whether experts are read while requests run.
+    pub fn streams(&self) -> bool {
+        self.experts.as_ref().is_some_and(|experts| experts.streaming)
+    }
+
+    /// The parts of the budget that are taken, none of them empty. Their sum is no more than the budget.
+    pub fn parts(&self) -> Vec<Part> {
+        let experts = self.experts.as_ref().filter(|experts| experts.streaming);
+        let of = |bytes: fn(&Experts) -> Bytes| experts.map_or(Bytes(0), bytes);
+        parts([
+            (PartName::Weights, self.weight_bytes),
+            (PartName::ExpertSlots, of(Experts::slot_bytes)),
+            (PartName::Ring, of(Experts::ring_bytes)),
+            (PartName::Staging, of(|experts| experts.staging_bytes)),
+            (PartName::KvPages, self.kv_bytes),
+            (PartName::Scratch, self.scratch_bytes),
+            (PartName::Reserve, self.reserve_bytes),
+        ])
+    }
 }
 
-/// Makes the plan. `weights` are the bytes of the packed weights ([`needs::packed_weights`]).
+fn parts<const N: usize>(sizes: [(PartName, Bytes); N]) -> Vec<Part> {
+    let all = sizes.into_iter().map(|(part, bytes)| Part { part, bytes });
+    all.filter(|part| part.bytes > Bytes(0)).collect()
+}
+
+/// What a budget keeps free.
+fn reserve(budget: Bytes) -> Bytes {
+    RESERVE.saturating_add(Bytes(budget.0 / RESERVE_SHARE))
+}
+
+/// The least budget, in whole MiB, that holds `bytes` beside its reserve.
+fn budget_for(bytes: Bytes) -> Bytes {
+    const MIB: u64 = 1 << 20;
+    let taken = u128::from(bytes.saturating_add(RESERVE).0);
+    let budget = (taken * u128::from(RESERVE_SHARE)).div_ceil(u128::from(RESERVE_SHARE - 1));
+    let budget = u64::try_from(budget).unwrap_or(u64::MAX);
+    Bytes(budget.checked_next_multiple_of(MIB).unwrap_or(u64::MAX))
+}
+
+/// Makes the plan, or says which condition failed and what would pass it.
 pub fn plan(
     model: &ModelConfig,
-    weights: Bytes,
+    weights: &Weights,
     machine: &Machine,
     settings: &Settings,
 ) -> Result<Plan, Refusal> {
-    let mut notes = Vec::new();
-    let cache = check_cache(model, settings.cache)?;
-    let asked = check(model, machine, settings, &mut notes)?;
-    let weight_bytes = weights;
-    let scratch_bytes = needs::scratch(model, asked.chunk, asked.parallel);
-    let page = needs::page(model, cache);
-    let fixed = [weight_bytes, scratch_bytes, RESERVE].into_iter().fold(Bytes(0), saturating_sum);
-    let free = machine.available.saturating_sub(fixed);
-    let smallest = page * MIN_CONTEXT.0.div_ceil(PAGE_TOKENS) as u64;
-    if free < smallest {
-        return Err(Refusal::Memory {
-            need: saturating_sum(fixed, smallest),
-            have: machine.available,
-            parts: format!(
-                "weights {weight_bytes}, one step {scratch_bytes}, smallest context {smallest}, reserve {RESERVE}"
-            ),
-        });
-    }
-
-    let fit = Tokens(pages_in(free, page).saturating_mul(PAGE_TOKENS));
-    let context = asked.context.min(fit);
-    if context < asked.context {
-        notes.push(format!(
-            "--context lowered from {} to {context}: one token's keys and values take {}, and {free} are left for them",
-            asked.context,
-            Bytes(page.0 / PAGE_TOKENS as u64),
-        ));
-    }
-    let one = context.0.div_ceil(PAGE_TOKENS);
-    let wanted = one.saturating_mul(asked.parallel);
-    let pages = wanted.min(pages_in(Bytes(free.0 / KV_SHARE), page)).max(one);
-    if pages < wanted && settings.parallel.is_some() {
-        notes.push(format!(
-            "KV pages for {} sequences of {context} tokens would take {}: {} are used, requests wait when they are full",
-            asked.parallel,
-            page * wanted as u64,
-            page * pages as u64,
-        ));
-    }
-    Ok(Plan {
-        context,
-        parallel: asked.parallel,
-        chunk: asked.chunk,
-        pages,
-        threads: asked.threads,
-        batch_threads: asked.batch_threads,
-        cache,
-        weight_bytes,
-        kv_bytes: page * pages as u64,
-        scratch_bytes,
-        notes,
+    decide(model, weights, machine, settings).map_err(|failure| match failure {
+        Failure::Refused(refusal) => refusal,
+        Failure::Memory { need, have, parts } => {
+            let passes = |settings: &Settings| {
+                !matches!(decide(model, weights, machine, settings), Err(Failure::Memory { .. }))
+            };
+            let suggestion = suggest(need, machine, settings, passes);
+            Refusal { condition: Condition::Memory { need, have, parts }, suggestion }
+        }
     })
 }
 
-/// Types that the model's heads are whole blocks of.
-fn check_cache(model: &ModelConfig, cache: KvTypes) -> Result<KvTypes, Refusal> {
-    let head_dim = model.head_dim;
-    for (setting, kind) in [("cache-type-k", cache.keys), ("cache-type-v", cache.values)] {
-        if !kind.divides(head_dim) {
-            return Err(Refusal::Cache { setting, kind, head_dim });
-        }
+/// Why there is no plan.
+enum Failure {
+    Refused(Refusal),
+    Memory { need: Bytes, have: Bytes, parts: Vec<Part> },
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        Failure::Refused(refusal)
     }
-    Ok(cache)
 }
 
-struct Asked {
-    context: Tokens,
-    parallel: usize,
-    chunk: Tokens,
-    threads: usize,
-    batch_threads: usize,
-}
-
-/// Settings with defaults filled in: senseless ones refused, useless ones lowered.
-fn check(
-    model: &ModelConfig,
+/// The nearest settings with which the model would fit: those that cost the least first.
+fn suggest(
+    need: Bytes,
     machine: &Machine,
     settings: &Settings,
-    notes: &mut Vec<String>,
-) -> Result<Asked, Refusal> {
-    let mut lower = |setting: &'static str,
-                     value: Option<usize>,
-                     default: usize,
-                     least: usize,
-                     most: usize,
-                     why: &str| {
-        match value {
-            None => Ok(default.clamp(least, most.max(least))),
-            Some(value) if value < least => {
-                Err(Refusal::Setting { setting, value, reason: format!("at least {least} is needed") })
-            }
-            Some(value) if value > most => {
-                notes.push(format!("--{setting} lowered from {value} to {most}: {why}"));
-                Ok(most)
-            }
-            Some(value) => Ok(value),
+    passes: impl Fn(&Settings) -> bool,
+) -> Suggestion {
+    let auto = Settings { stream_experts: StreamExperts::Auto, ..*settings };
+    let memory = Settings { memory: Some(need), ..*settings };
+    let one = Settings { parallel: Some(1), ..*settings };
+    let cache = Settings { expert_cache: None, ..*settings };
+    let tries = [
+        (settings.stream_experts != auto.stream_experts, "stream-experts", "auto".to_owned(), auto),
+        (
+            settings.memory.is_some() && need <= machine.memory.free,
+            "memory",
+            crate::refusal::exact(need),
+            memory,
+        ),
+        (settings.expert_cache.is_some(), "expert-cache", "auto".to_owned(), cache),
+        (settings.parallel.is_some_and(|parallel| parallel > 1), "parallel", "1".to_owned(), one),
+    ];
+    for (applies, setting, value, settings) in tries {
+        if applies && passes(&settings) {
+            return Suggestion::Setting { setting, value, settings: Box::new(settings) };
         }
-    };
-    let trained = model.context;
-    let context = lower(
-        "context",
-        settings.context.map(|t| t.0),
-        trained,
-        MIN_CONTEXT.0.min(trained),
-        trained,
-        "the model was trained for no longer one",
-    )?;
-    let parallel = lower(
-        "parallel",
-        settings.parallel,
-        DEFAULT_PARALLEL,
-        1,
-        MAX_PARALLEL,
-        "more sequences at once than this are no faster",
-    )?;
-    let chunk = lower(
-        "prefill-chunk",
-        settings.chunk.map(|t| t.0),
-        DEFAULT_CHUNK.0.min(context),
-        1,
-        MAX_CHUNK.0,
-        "a longer step only delays running answers",
-    )?;
-    let most = machine.most_threads.max(1);
-    let mut lower_threads = |setting, asked, default| {
-        let why = "that many processors are ours to use, and more threads would wait for each other";
-        lower(setting, asked, default, 1, most, why)
-    };
-    let threads = lower_threads("threads", settings.threads, machine.cores)?;
-    let batch_threads = lower_threads("threads-batch", settings.batch_threads, threads)?;
-    // A step holds one row of each running sequence, whatever there is of prompts.
-    if chunk < parallel && settings.chunk.is_some() {
-        notes.push(format!(
-            "--prefill-chunk raised from {chunk} to {parallel}: a step holds a row of each of {parallel} sequences"
-        ));
     }
-    Ok(Asked {
+    let settings = Settings { memory: settings.memory.map(|memory| memory.max(need)), ..*settings };
+    Suggestion::Free { bytes: need.max(machine.memory.free), settings: Box::new(settings) }
+}
+
+fn decide(
+    model: &ModelConfig,
+    weights: &Weights,
+    machine: &Machine,
+    settings: &Settings,
+) -> Result<Plan, Failure> {
+    let mut changes = Changes::new(settings);
+    let store = Store::of(weights, model.experts);
+    let asked = ask::check(model, store.as_ref(), machine, settings, &mut changes)?;
+    let costs = Costs { model, weights, store, page: needs::page(model, asked.cache) };
+    let reserve_bytes = reserve(asked.budget);
+    let room = asked.budget.saturating_sub(reserve_bytes);
+    let predictor = |threads| {
+        let rates = machine.rates_with(threads)?;
+        Some(Predictor { weights, experts: model.experts, rates, disk: machine.disk_per_second })
+    };
+    let chosen = choose::choose(&costs, &asked, settings, room, predictor(asked.batch_threads).as_ref());
+    let take = chosen.take;
+    if costs.of(&take) > room {
+        return Err(too_large(&costs, &take, asked.budget));
+    }
+    let context = asked.context.min(take.context_pages.saturating_mul(PAGE_TOKENS));
+    choose::note_changes(&costs, &asked, settings, &chosen, &mut changes)?;
+    let experts = costs.store.as_ref().map(|store| match take.slots {
+        Some(slots) => store.plan(slots),
+        None => store.whole(),
+    });
+    let arena = Arena::new(model, take.chunk);
+    Ok(Plan {
         context: Tokens(context),
-        parallel,
-        chunk: Tokens(chunk.max(parallel)),
-        threads,
-        batch_threads,
+        parallel: asked.parallel,
+        chunk: Tokens(take.chunk),
+        pages: take.pages.max(pages_for(context)),
+        threads: asked.threads,
+        batch_threads: asked.batch_threads,
+        cache: asked.cache,
+        weight_bytes: costs.weights(&take),
+        kv_bytes: costs.kv(&take),
+        scratch_bytes: arena.bytes,
+        arena,
+        prefill: predictor(asked.batch_threads).and_then(|all| all.prefill(take.chunk, experts.as_ref())),
+        decode: predictor(asked.threads).and_then(|all| all.decode(experts.as_ref())),
+        experts,
+        memory: machine.memory.clone(),
+        budget: asked.budget,
+        reserve_bytes,
+        notes: changes.notes,
     })
 }
 
-fn saturating_sum(a: Bytes, b: Bytes) -> Bytes {
-    Bytes(a.0.saturating_add(b.0))
-}
-
-/// Pages that fit, bounded by what a page number (u32) can name.
-fn pages_in(free: Bytes, page: Bytes) -> usize {
-    (free.0 / page.0.max(1)).min(u64::from(u32::MAX)) as usize
+fn too_large(costs: &Costs<'_>, take: &Take, have: Bytes) -> Failure {
+    let need = budget_for(costs.of(take));
+    let experts = match (&costs.store, take.slots) {
+        (Some(store), Some(slots)) => store.bytes(slots),
+        _ => Bytes(0),
+    };
+    let streaming = costs.experts(take).saturating_sub(experts);
+    let parts = parts([
+        (PartName::Weights, costs.weights(take)),
+        (PartName::ExpertSlots, experts),
+        (PartName::Ring, streaming),
+        (PartName::KvPages, costs.kv(take)),
+        (PartName::Scratch, costs.scratch(take)),
+        (PartName::Reserve, reserve(need)),
+    ]);
+    Failure::Memory { need, have, parts }
 }

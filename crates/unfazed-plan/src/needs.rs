@@ -2,10 +2,15 @@
 
 use unfazed_formats::{BlockFormat, KvTypes, ModelConfig, TensorInfo};
 
-use crate::{Bytes, PAGE_TOKENS, Tokens};
+use crate::{Arena, Bytes, PAGE_TOKENS, Tokens};
 
 /// Rows of a step whose logits may be wanted at once (prompt log probabilities come in such pieces).
 pub const LOGIT_ROWS: usize = 64;
+
+/// What a slot of the expert store keeps beside an expert's panels: whose they are, their generation, their hash.
+pub const SLOT_RECORD: Bytes = Bytes(64);
+/// Pages of memory that slots and read buffers are made of, and the alignment of direct reads.
+pub const MEMORY_PAGE: Bytes = Bytes(4096);
 
 /// Rows of a panel in which weights are packed.
 const PANEL_ROWS: u64 = 16;
@@ -17,12 +22,18 @@ const TENSOR_EXCESS: u64 = 64;
 /// Weights as packed: the files' bits (or more, see [`packed_block`]) in panels of 16 rows, the last one filled up; vectors
 /// as f32. An upper bound (a test of the device holds its panels to this).
 pub fn packed_weights<'t>(tensors: impl IntoIterator<Item = &'t TensorInfo>) -> Bytes {
-    Bytes(tensors.into_iter().map(packed).fold(0, u64::saturating_add))
+    tensors.into_iter().map(packed).fold(Bytes(0), Bytes::saturating_add)
 }
 
-fn packed(tensor: &TensorInfo) -> u64 {
+/// One tensor as packed.
+pub(crate) fn packed(tensor: &TensorInfo) -> Bytes {
+    Bytes(packed_bytes(tensor))
+}
+
+fn packed_bytes(tensor: &TensorInfo) -> u64 {
     let [matrices @ .., rows, columns] = &tensor.shape[..] else {
-        return tensor.elements().saturating_mul(size_of::<f32>() as u64).saturating_add(TENSOR_EXCESS);
+        let elements = tensor.shape.iter().fold(1, |product: u64, count| product.saturating_mul(*count));
+        return elements.saturating_mul(size_of::<f32>() as u64).saturating_add(TENSOR_EXCESS);
     };
     let blocks = columns.div_ceil(tensor.format.block_weights() as u64);
     let panel = blocks
@@ -51,24 +62,10 @@ pub fn page(model: &ModelConfig, types: KvTypes) -> Bytes {
     product([position.unwrap_or(usize::MAX), model.layers, model.kv_heads, PAGE_TOKENS])
 }
 
-/// Activations and logits of the largest step. An upper bound on what the CPU device lays out (a test of the device
-/// holds it to this).
+/// Activations and logits of the largest step ([`Arena`]). An upper bound on what the CPU device lays out (a test of the
+/// device holds it to this).
 pub fn scratch(model: &ModelConfig, chunk: Tokens, parallel: usize) -> Bytes {
-    let heads = product([model.heads.saturating_add(2 * model.kv_heads), model.head_dim]).0;
-    let context = product([model.heads, model.head_dim]).0;
-    let hidden = model.hidden as u64;
-    let feed_forward = match &model.experts {
-        Some(experts) => {
-            let one = (2 * experts.feed_forward as u64).saturating_add(hidden);
-            (experts.used as u64).saturating_mul(one).saturating_add(experts.count as u64)
-        }
-        None => 2 * model.feed_forward as u64,
-    };
-    // Activations are f32, and int8 copies of those that feed a matrix, with scales, come to less than the f32.
-    let row = [hidden * 2, heads, context, feed_forward].into_iter().fold(0u64, u64::saturating_add);
-    let rows = chunk.0.max(parallel) as u64;
-    let logits = product([LOGIT_ROWS.min(rows as usize).max(1), model.vocab]).0;
-    Bytes(row.saturating_mul(rows).saturating_mul(8).saturating_add(logits.saturating_mul(4)))
+    Arena::new(model, chunk.0.max(parallel)).bytes
 }
 
 fn product<const N: usize>(factors: [usize; N]) -> Bytes {

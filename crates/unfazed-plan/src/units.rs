@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Mul, Sub};
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,14 @@ macro_rules! unit {
             /// The product, or `None` if it overflows.
             pub fn checked_mul(self, times: $inner) -> Option<$name> {
                 self.0.checked_mul(times).map($name)
+            }
+            /// The sum, or the largest value.
+            pub fn saturating_add(self, other: $name) -> $name {
+                $name(self.0.saturating_add(other.0))
+            }
+            /// The product, or the largest value.
+            pub fn saturating_mul(self, times: $inner) -> $name {
+                $name(self.0.saturating_mul(times))
             }
             /// The difference, or zero.
             pub fn saturating_sub(self, other: $name) -> $name {
@@ -81,6 +90,61 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// Text that is no number of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "not a number of bytes such as 24G, 512MiB, 8.5GiB or 17179869184 (K, M, G, T are binary, KB to TB decimal)"
+)]
+pub struct NoBytes;
+
+impl FromStr for Bytes {
+    type Err = NoBytes;
+
+    /// A number, whole or with a point, and a unit in any case: none or `B`; `K`, `M`, `G`, `T`, with or without `iB`, for
+    /// powers of 1024, as other servers take them; `KB` to `TB` for powers of 1000.
+    fn from_str(text: &str) -> Result<Bytes, NoBytes> {
+        let text = text.trim();
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = text.split_at(end);
+        let unit = unit.trim_start().to_ascii_lowercase();
+        let (prefix, base) = match unit.strip_suffix('b') {
+            None => (unit.as_str(), 1024),
+            Some("") => ("", 1024),
+            Some(unit) => unit.strip_suffix('i').map_or((unit, 1000), |prefix| (prefix, 1024)),
+        };
+        let power = match prefix {
+            "" => 0,
+            "k" => 1,
+            "m" => 2,
+            "g" => 3,
+            "t" => 4,
+            _ => return Err(NoBytes),
+        };
+        // "iB" alone is no unit.
+        if prefix.is_empty() && unit == "ib" {
+            return Err(NoBytes);
+        }
+        parse_fixed(number, u64::pow(base, power)).map(Bytes).ok_or(NoBytes)
+    }
+}
+
+/// A decimal number times a unit, rounded down. Floats would not do: they lose bytes from 2^53 on.
+fn parse_fixed(number: &str, unit: u64) -> Option<u64> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if fraction.len() > 9 || !fraction.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let whole = whole.parse::<u64>().ok()?.checked_mul(unit)?;
+    let part = match fraction {
+        "" => 0,
+        digits => {
+            let scale = u128::pow(10, digits.len() as u32);
+            (digits.parse::<u128>().ok()?.checked_mul(u128::from(unit))? / scale) as u64
+        }
+    };
+    whole.checked_add(part)
+}
+
 impl fmt::Display for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
@@ -100,5 +164,40 @@ mod tests {
         assert_eq!(text(17_701_184), "16.9 MiB");
         assert_eq!(text(4 << 30), "4.00 GiB");
         assert_eq!(text(u64::MAX), "16384 PiB");
+    }
+
+    #[test]
+    fn a_size_is_read_in_the_unit_that_it_names() {
+        for (text, bytes) in [
+            ("17", 17),
+            ("17B", 17),
+            ("64k", 64 << 10),
+            ("512MiB", 512 << 20),
+            ("512 mib", 512 << 20),
+            ("8G", 8 << 30),
+            ("8.5GiB", (8 << 30) + (1 << 29)),
+            ("32GB", 32_000_000_000),
+            ("0.001KB", 1),
+            ("1.5t", 3 << 39),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+        }
+        for text in [
+            "",
+            "G",
+            "-1",
+            "8GG",
+            "8ib",
+            "8xb",
+            "1.2.3",
+            "1e9",
+            ".",
+            ".5G",
+            "18446744073709551616",
+            "99999999T",
+        ] {
+            assert_eq!(text.parse::<Bytes>(), Err(NoBytes), "{text}");
+        }
     }
 }

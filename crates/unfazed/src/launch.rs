@@ -3,15 +3,14 @@
 use std::future::Future;
 use std::io;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use unfazed_formats::Checkpoint;
-use unfazed_plan::ledger::Machine;
-use unfazed_plan::{Bytes, Plan};
+use unfazed_plan::{Machine, Plan, Prediction, Settings, StreamExperts, Weights};
 use unfazed_server::{EngineProgram, EventSink, ServeOptions, ServerError};
 use unfazed_wire::Threads;
 
-use crate::flags::{LogFlags, ModelFlags, Placement};
-use crate::model;
+use crate::flags::{LogFlags, ModelFlags};
+use crate::{machine, model};
 
 /// A model that was opened and a plan that fits this machine.
 pub(crate) struct Prepared {
@@ -25,13 +24,16 @@ pub(crate) struct Prepared {
 /// bound or process started.
 pub(crate) fn prepare(model: &ModelFlags, log: &LogFlags, default_log: &str) -> anyhow::Result<Prepared> {
     let checkpoint = model::open(model.model.as_deref())?;
-    let memory = unfazed_host::memory().context("cannot find out how much memory is free")?;
     let placement = model.threads.processors.placement()?;
-    let machine = machine(memory.available, &placement);
-    let weights = unfazed_plan::needs::packed_weights(checkpoint.tensors.values());
-    let plan = unfazed_plan::plan(&checkpoint.config, weights, &machine, &model.settings())?;
+    let machine = machine::for_plan(&placement, machine::isa(model.isa.as_deref())?)?;
+    let plan = plan(&checkpoint, &machine, &model.settings())?;
     for note in &plan.notes {
         tracing::warn!("{note}");
+    }
+    for (what, prediction) in [("prompts", plan.prefill), ("one answer", plan.decode)] {
+        if let Some(Prediction { tokens_per_second, bound, .. }) = prediction {
+            tracing::info!(bound = bound.name(), "predicted for {what}: {tokens_per_second:.1} tokens/s");
+        }
     }
     let mut program = EngineProgram::current().context("cannot find this program's own file")?;
     for argument in log.for_engine(default_log) {
@@ -41,13 +43,24 @@ pub(crate) fn prepare(model: &ModelFlags, log: &LogFlags, default_log: &str) -> 
     Ok(Prepared { checkpoint, plan, program, threads })
 }
 
-/// The machine's numbers for a plan.
-pub(crate) fn machine(available: u64, placement: &Placement) -> Machine {
-    Machine {
-        available: Bytes(available),
-        cores: placement.cores.threads(),
-        most_threads: placement.cores.most_threads(),
+/// A plan that the engine of this program can carry out: it keeps all experts in memory.
+pub(crate) fn plan(checkpoint: &Checkpoint, machine: &Machine, settings: &Settings) -> anyhow::Result<Plan> {
+    let weights = Weights::of(&checkpoint.config, checkpoint.tensors.values());
+    let plan = unfazed_plan::plan(&checkpoint.config, &weights, machine, settings)?;
+    if !plan.streams() {
+        return Ok(plan);
     }
+    if settings.stream_experts == StreamExperts::On || settings.expert_cache.is_some() {
+        bail!(
+            "this version computes only with all experts in memory: leave out --stream-experts and --expert-cache"
+        );
+    }
+    // Less context, or a shorter chunk, may make room for all experts.
+    let resident = Settings { stream_experts: StreamExperts::Off, ..*settings };
+    unfazed_plan::plan(&checkpoint.config, &weights, machine, &resident).map_err(|refusal| {
+        anyhow::Error::msg(refusal.condition)
+            .context("this version computes only with all experts in memory, and they do not fit")
+    })
 }
 
 impl Prepared {

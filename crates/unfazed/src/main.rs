@@ -5,6 +5,7 @@
 //! | [`flags`] | flags that several commands share, each declared once |
 //! | [`commands`] | one file a command |
 //! | [`chat`] | the chat in the terminal: client, input, session |
+//! | [`machine`] | what this machine is, for plans |
 //! | [`model`] | opening the model that was named, or the demo model |
 //! | [`launch`] | from flags to a running server |
 //! | [`report`] | events for machines, greetings for people |
@@ -19,6 +20,7 @@ mod failure;
 mod flags;
 mod launch;
 mod logging;
+mod machine;
 mod model;
 mod output;
 mod report;

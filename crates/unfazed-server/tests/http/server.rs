@@ -194,6 +194,7 @@ fn plan() -> Plan {
         kv_bytes: Bytes(1_000),
         scratch_bytes: Bytes(500),
         notes: vec!["--context is lowered from 300 to 200".to_owned()],
+        ..Plan::default()
     }
 }
 

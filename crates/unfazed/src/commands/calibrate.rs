@@ -13,8 +13,8 @@ use unfazed_kernels::Isa;
 
 use crate::failure::OutputClosed;
 use crate::flags::{LogFlags, Placement, ProcessorFlags};
-use crate::logging;
 use crate::stderr::Stderr;
+use crate::{logging, machine};
 
 /// Memory that is read, at most: more than most caches hold.
 const READ_BYTES: u64 = 512 << 20;
@@ -47,31 +47,24 @@ pub(crate) struct CalibrateArgs {
 pub(crate) fn run(args: &CalibrateArgs, stderr: &Stderr) -> anyhow::Result<ExitCode> {
     logging::start(&args.log, logging::CHAT, stderr)?;
     let placement = args.processors.placement()?;
-    let isa = isa(args.isa.as_deref())?;
-    let machine = machine(isa, &placement);
+    let isa = machine::isa(args.isa.as_deref())?;
+    let machine = machine::calibrated(isa, &placement);
     let counts = thread_counts(&placement);
     let whole = |kept: &Calibration| counts.iter().all(|count| kept.with_threads(*count).is_some());
-    let kept = if args.again { None } else { load(&machine).filter(whole) };
-    let calibration = match kept {
+    let kept = load(&machine);
+    // The disk is another measurement, and stays what it was.
+    let disk_read_bytes_per_second = kept.as_ref().and_then(|kept| kept.disk_read_bytes_per_second);
+    let calibration = match kept.filter(|kept| whole(kept) && !args.again) {
         Some(calibration) => calibration,
-        None => measure(machine, isa, &placement, &counts, stderr)?,
+        None => {
+            let rates = measure(isa, &placement, &counts, stderr)?;
+            let calibration = Calibration { disk_read_bytes_per_second, ..Calibration::now(machine, rates) };
+            save(&calibration);
+            calibration
+        }
     };
     show(&calibration).context(OutputClosed)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The instruction set that a flag or the environment names, or the best one.
-pub(super) fn isa(flag: Option<&str>) -> anyhow::Result<Isa> {
-    Ok(Isa::choose(crate::flags::isa(flag)?.as_deref())?)
-}
-
-/// Which machine this is, with these processors to choose from.
-pub(super) fn machine(isa: Isa, placement: &Placement) -> Machine {
-    Machine {
-        processor: unfazed_host::processor_name(),
-        processors: placement.cores.most_threads(),
-        isa: isa.name().to_owned(),
-    }
 }
 
 /// Bytes to read: no more than an eighth of what is free.
@@ -97,12 +90,11 @@ fn thread_counts(placement: &Placement) -> BTreeSet<usize> {
 }
 
 fn measure(
-    machine: Machine,
     isa: Isa,
     placement: &Placement,
     counts: &BTreeSet<usize>,
     stderr: &Stderr,
-) -> anyhow::Result<Calibration> {
+) -> anyhow::Result<Vec<calibration::Rates>> {
     let most = placement.cores.most_threads();
     let mut meter = Meter::new(isa, &placement.threads(most, most), read_bytes())
         .context("cannot start threads to measure with")?;
@@ -113,9 +105,7 @@ fn measure(
         rates.push(kept_rates(threads, meter.rates()));
     }
     stderr.status("");
-    let calibration = Calibration::now(machine, rates);
-    save(&calibration);
-    Ok(calibration)
+    Ok(rates)
 }
 
 fn kept_rates(threads: usize, rates: Rates) -> calibration::Rates {
@@ -137,8 +127,10 @@ pub(super) fn keep(machine: &Machine, threads: usize, rates: Rates) {
     all.retain(|rates| rates.threads != threads);
     all.push(new);
     all.sort_by_key(|rates| rates.threads);
+    let disk_read_bytes_per_second = kept.as_ref().and_then(|kept| kept.disk_read_bytes_per_second);
     if kept.is_none_or(|kept| kept.rates != all) {
-        save(&Calibration::now(machine.clone(), all));
+        let rates = Calibration::now(machine.clone(), all);
+        save(&Calibration { disk_read_bytes_per_second, ..rates });
     }
 }
 
@@ -159,6 +151,9 @@ fn show(calibration: &Calibration) -> io::Result<()> {
     for rates in &calibration.rates {
         let (read, macs) = (rates.read_bytes_per_second / 1e9, rates.macs_per_second / 1e9);
         writeln!(out, "| {:7} | {read:17.1} | {macs:24.0} |", rates.threads)?;
+    }
+    if let Some(disk) = calibration.disk_read_bytes_per_second {
+        writeln!(out, "\nDisk, reads of an expert's size: {:.2} GB/s", disk / 1e9)?;
     }
     if let Some(path) = calibration::file(&calibration.machine) {
         writeln!(out, "\nKept in {}", path.display())?;

@@ -79,7 +79,7 @@ pub(crate) fn dispatch(args: impl Iterator<Item = OsString>, stderr: &Stderr) ->
 }
 
 fn parse(args: impl Iterator<Item = OsString>) -> Result<Cli, clap::Error> {
-    let matches = Cli::command().try_get_matches_from(flags::expand_aliases(args))?;
+    let matches = Cli::command().try_get_matches_from(flags::rewrite(args))?;
     Cli::from_arg_matches(&matches)
 }
 

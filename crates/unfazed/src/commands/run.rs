@@ -62,7 +62,7 @@ pub(crate) struct RunArgs {
 #[command(next_help_heading = "Running server")]
 struct ServerFlags {
     /// Talk to the server at this address instead of loading a model
-    #[arg(long, value_name = "URL", conflicts_with_all = ["model", "context", "parallel", "prefill_chunk", "isa", "threads", "threads_batch", "cpu_mask", "cpu_range", "pin"])]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["model", "context", "parallel", "prefill_chunk", "kv_type", "cache_type_k", "cache_type_v", "memory", "expert_cache", "stream_experts", "strict", "isa", "threads", "threads_batch", "cpu_mask", "cpu_range", "pin"])]
     url: Option<String>,
 
     /// Key for that server [default: UNFAZED_API_KEY]

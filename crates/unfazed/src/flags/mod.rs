@@ -2,46 +2,29 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `mod.rs` | the model, logs, short flags of more than one letter |
+//! | `mod.rs` | the model, logs |
+//! | `memory.rs` | memory, experts in it, types of keys and values |
 //! | `threads.rs` | compute threads and their processors |
+//! | `words.rs` | the words of other servers for these flags |
 
+mod memory;
 mod threads;
+mod words;
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
-use unfazed_formats::{KvType, KvTypes};
 use unfazed_kernels::Isa;
 use unfazed_plan::{Settings, Tokens};
 
+use self::memory::{Choice, chosen};
+
+pub(crate) use memory::{CacheFlags, MemoryFlags};
 pub(crate) use threads::{Placement, ProcessorFlags, ThreadFlags};
-
-/// Short flags of more than one letter that users of other servers type; `clap` has no such thing.
-const LONG_SHORTS: [(&str, &str); 8] = [
-    ("-np", "--parallel"),
-    ("-tb", "--threads-batch"),
-    ("-Cr", "--cpu-range"),
-    ("-pg", "--n-prompt-gen"),
-    ("-npl", "--n-parallel"),
-    ("-ub", "--ubatch-size"),
-    ("-ctk", "--cache-type-k"),
-    ("-ctv", "--cache-type-v"),
-];
-
-/// Rewrites [`LONG_SHORTS`] up to `--`.
-pub(crate) fn expand_aliases(args: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
-    let mut flags = true;
-    args.map(move |arg| {
-        flags &= arg != "--";
-        match LONG_SHORTS.iter().find(|(short, _)| flags && arg == *short) {
-            Some((_, long)) => OsString::from(long),
-            None => arg,
-        }
-    })
-}
+pub(crate) use words::rewrite;
 
 /// Which model and how much of it at once.
 #[derive(Debug, Args)]
@@ -52,16 +35,17 @@ pub(crate) struct ModelFlags {
     pub(crate) model: Option<PathBuf>,
 
     /// Longest prompt and answer of one request together, in tokens, as 8192 or 8k
-    #[arg(short, long, alias = "ctx-size", value_name = "TOKENS", value_parser = parse_count)]
+    #[arg(short, long, value_name = "TOKENS", value_parser = parse_count, aliases = words::aliases("context"))]
     pub(crate) context: Option<usize>,
 
     /// Requests computed side by side (also -np)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", aliases = words::aliases("parallel"))]
     pub(crate) parallel: Option<usize>,
 
-    /// Most prompt tokens computed in one step; smaller lets running answers flow more evenly
-    #[arg(long, value_name = "TOKENS", value_parser = parse_count)]
-    pub(crate) prefill_chunk: Option<usize>,
+    /// Most prompt tokens computed in one step (also -ub): smaller lets running answers flow more evenly, larger reads
+    /// experts less often where they are streamed [default: auto]
+    #[arg(long, value_name = "TOKENS|auto", value_parser = parse_chunk, aliases = words::aliases("prefill-chunk"))]
+    prefill_chunk: Option<Choice<usize>>,
 
     #[command(flatten)]
     pub(crate) cache: CacheFlags,
@@ -69,6 +53,9 @@ pub(crate) struct ModelFlags {
     /// Instruction set [default: UNFAZED_ISA, or the fastest one here; all give the same bits]
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Isa::ALL.map(Isa::name)))]
     pub(crate) isa: Option<String>,
+
+    #[command(flatten)]
+    memory: MemoryFlags,
 
     #[command(flatten)]
     pub(crate) threads: ThreadFlags,
@@ -80,10 +67,11 @@ impl ModelFlags {
         Settings {
             context: self.context.map(Tokens),
             parallel: self.parallel,
-            chunk: self.prefill_chunk.map(Tokens),
+            chunk: chosen(&self.prefill_chunk).map(Tokens),
             threads: self.threads.threads,
             batch_threads: self.threads.threads_batch,
             cache: self.cache.types(),
+            ..self.memory.settings()
         }
     }
 
@@ -148,30 +136,6 @@ impl LogFlags {
     }
 }
 
-/// Takes a type of keys or values by name, and names all of them in help and errors.
-/// Flags of the KV cache.
-#[derive(Debug, Args)]
-pub(crate) struct CacheFlags {
-    /// What keys are kept as: smaller types hold longer contexts, at some loss (also -ctk)
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_type())]
-    pub(crate) cache_type_k: KvType,
-
-    /// What values are kept as (also -ctv)
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_type())]
-    pub(crate) cache_type_v: KvType,
-}
-
-impl CacheFlags {
-    /// What keys and values are kept as.
-    pub(crate) fn types(&self) -> KvTypes {
-        KvTypes { keys: self.cache_type_k, values: self.cache_type_v }
-    }
-}
-
-fn kv_type() -> impl TypedValueParser<Value = KvType> {
-    PossibleValuesParser::new(KvType::ALL.map(KvType::name)).try_map(|name| name.parse::<KvType>())
-}
-
 /// A number of tokens: `8192`, or `8k` for 8 times 1024.
 fn parse_count(text: &str) -> Result<usize, String> {
     let (digits, times) = match text.strip_suffix(['k', 'K']) {
@@ -180,6 +144,10 @@ fn parse_count(text: &str) -> Result<usize, String> {
     };
     let count: usize = digits.parse().map_err(|_| "not a number of tokens such as 8192 or 8k".to_owned())?;
     count.checked_mul(times).ok_or_else(|| "too large".to_owned())
+}
+
+fn parse_chunk(text: &str) -> Result<Choice<usize>, String> {
+    Choice::parse(text, parse_count).map_err(|error| format!("{error}, and not auto"))
 }
 
 #[cfg(test)]
@@ -207,19 +175,5 @@ mod tests {
         assert!(parse_count("-1").is_err());
         assert!(parse_count("99999999999999999999k").is_err());
         assert!(parse_count("18446744073709551615k").is_err());
-    }
-
-    #[test]
-    fn flags_of_other_servers_are_understood_but_prompts_are_left_alone() {
-        let expanded = |line: &str| {
-            let args = expand_aliases(line.split(' ').map(OsString::from));
-            args.map(|a| a.into_string().unwrap()).collect::<Vec<_>>().join(" ")
-        };
-        assert_eq!(expanded("unfazed serve -np 4"), "unfazed serve --parallel 4");
-        assert_eq!(
-            expanded("unfazed serve -ctk q8_0 -ctv q4_0"),
-            "unfazed serve --cache-type-k q8_0 --cache-type-v q4_0"
-        );
-        assert_eq!(expanded("unfazed run -- -np"), "unfazed run -- -np");
     }
 }

@@ -34,11 +34,10 @@ use self::numbers::{Numbers, Pair};
 use self::print::{Columns, Format, Printer};
 use self::session::{Session, Setup};
 use self::workload::Workload;
-use super::calibrate;
 use crate::failure::OutputClosed;
-use crate::flags::{CacheFlags, LogFlags, Placement, ProcessorFlags};
+use crate::flags::{CacheFlags, LogFlags, MemoryFlags, Placement, ProcessorFlags};
 use crate::stderr::Stderr;
-use crate::{logging, model};
+use crate::{logging, machine, model};
 
 const ABOUT: &str = "\
 Measure how fast a model is computed, in the words of llama-bench
@@ -118,6 +117,9 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     cache: CacheFlags,
 
+    #[command(flatten)]
+    memory: MemoryFlags,
+
     /// Instruction set [default: the fastest one here; --kernels: all that run here]
     #[arg(long, value_name = "NAME", help_heading = "Engine",
           value_parser = PossibleValuesParser::new(Isa::ALL.map(Isa::name)))]
@@ -153,7 +155,7 @@ pub(crate) struct BenchArgs {
 pub(crate) fn run(args: &BenchArgs, stderr: &Stderr) -> anyhow::Result<ExitCode> {
     logging::start(&args.log, logging::CHAT, stderr)?;
     let placement = args.processors.placement()?;
-    let isa = calibrate::isa(args.isa.as_deref())?;
+    let isa = machine::isa(args.isa.as_deref())?;
     if args.kernels {
         let threads = args.threads(&placement)?.into_iter().max().unwrap_or(1);
         let isas = Isa::ALL.into_iter().filter(|other| other.available());
@@ -162,13 +164,19 @@ pub(crate) fn run(args: &BenchArgs, stderr: &Stderr) -> anyhow::Result<ExitCode>
             [] => BlockFormat::all().collect(),
             named => named.to_vec(),
         };
-        kernels::run(&isas, &formats, &placement.threads(threads, threads), calibrate::read_bytes(), stderr)?;
+        kernels::run(
+            &isas,
+            &formats,
+            &placement.threads(threads, threads),
+            super::calibrate::read_bytes(),
+            stderr,
+        )?;
         return Ok(ExitCode::SUCCESS);
     }
     let tests = args.tests()?;
     let setups = args.setups(&placement)?;
     let session =
-        Session { args, placement: &placement, isa, stderr, machine: calibrate::machine(isa, &placement) };
+        Session { args, placement: &placement, isa, stderr, machine: machine::calibrated(isa, &placement) };
     let mut printer = Printer::new(io::stdout().lock(), args.output, args.columns(&setups));
     let models: Vec<Option<PathBuf>> = match &args.model[..] {
         [] => vec![None],

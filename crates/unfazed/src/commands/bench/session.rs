@@ -10,7 +10,7 @@ use unfazed_formats::{BlockFormat, ByteSource, Checkpoint, Headers, TensorInfo};
 use unfazed_host::calibration::Machine;
 use unfazed_kernels::Isa;
 use unfazed_model::{Cost, Sources};
-use unfazed_plan::{PAGE_TOKENS, Plan, Settings, Tokens, needs};
+use unfazed_plan::{PAGE_TOKENS, Plan, Settings, Tokens};
 
 use super::limit::{Limit, better};
 use super::measure::Measured;
@@ -21,8 +21,8 @@ use super::{BenchArgs, Test, kernels};
 use crate::commands::calibrate;
 use crate::failure::OutputClosed;
 use crate::flags::{Placement, ProcessorFlags};
-use crate::launch;
 use crate::stderr::Stderr;
+use crate::{launch, machine};
 
 /// How an engine is set up, and how large its steps are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,11 +133,10 @@ impl Session<'_> {
             threads: Some(setup.threads),
             batch_threads: Some(setup.threads_batch),
             cache: self.args.cache.types(),
+            ..self.args.memory.settings()
         };
-        let memory = unfazed_host::memory().context("cannot find out how much memory is free")?;
-        let machine = launch::machine(memory.available, self.placement);
-        let weights = needs::packed_weights(checkpoint.tensors.values());
-        let plan = unfazed_plan::plan(&checkpoint.config, weights, &machine, &settings)?;
+        let machine = machine::for_plan(self.placement, self.isa)?;
+        let plan = launch::plan(checkpoint, &machine, &settings)?;
         let pages = works
             .iter()
             .map(|work| work.parallel * work.context(least.max(work.parallel)).div_ceil(PAGE_TOKENS));
