@@ -1,21 +1,24 @@
 //! Which parts of a model memory is spent on, and in what order.
 //!
-//! With all experts in memory: the chunk, then the context, then the pages of further sequences.
+//! With all experts in memory: a context of 2,048 tokens, the chunk, the context, then the pages of further sequences.
 //!
 //! With experts on disk, each of these only when the one before is complete:
 //!
 //! 1. the least that works: dense weights, slots for the experts of one token in every layer, ring and staging, a short
 //!    chunk, one KV page;
-//! 2. the chunk that was asked for, or 512;
-//! 3. the context that was asked for, or 8,192 tokens;
-//! 4. pages for as many sequences as were asked for, of up to 2,048 tokens each;
-//! 5. the slots that were asked for, or a quarter of all experts: from there on most tokens find most of their experts;
-//! 6. the context up to 32,768 tokens;
-//! 7. the chunk at which a prompt is no longer bound by the disk;
-//! 8. slots for all experts;
-//! 9. the context that the model was trained for, and pages of further sequences.
+//! 2. the context up to 2,048 tokens;
+//! 3. the chunk that was asked for, or 512;
+//! 4. the context that was asked for, or 8,192 tokens;
+//! 5. pages for as many sequences as were asked for, of up to 2,048 tokens each;
+//! 6. the slots that were asked for, or a quarter of all experts: from there on most tokens find most of their experts;
+//! 7. the chunk of step 10 up to 1,024;
+//! 8. slots for half of all experts;
+//! 9. the context up to 16,384 tokens;
+//! 10. the chunk at which a prompt is no longer bound by the disk;
+//! 11. slots for all experts;
+//! 12. the context that the model was trained for, and pages of further sequences.
 //!
-//! All experts stay in memory where they fit beside the context of step 3 and the chunk of step 7.
+//! All experts stay in memory where they fit beside the context of step 4 and the chunk that prompts need then.
 
 use crate::ask::{Asked, Change, Changes, DEFAULT_CHUNK, MAX_CHUNK};
 use crate::fill::{Costs, Goal, Take, pages_for};
@@ -27,14 +30,17 @@ use crate::{Bytes, ExpertCache, PAGE_TOKENS, Settings, StreamExperts, Tokens};
 const LEAST_CHUNK: usize = 32;
 /// Chunk where experts are streamed and no rate was measured: so many positions share a read of all experts.
 const STREAMED_CHUNK: usize = 2048;
-/// A context that nobody asked for comes before slots up to the first of these, and before slots for all experts up to the
-/// second one.
+/// Context that comes before everything else: requests and their answers are rarely shorter.
+const SHORT_CONTEXT: usize = 2048;
+/// A context that nobody asked for comes before slots up to the first of these, and before slots for more than half of the
+/// experts up to the second one.
 const FIRST_CONTEXT: usize = 8192;
-const SECOND_CONTEXT: usize = 32_768;
-/// Tokens of each sequence that was asked for whose pages come before slots: longer ones wait for each other.
-const EACH_SEQUENCE: usize = 2048;
-/// Experts' share that is a useful number of slots.
-const USEFUL_SHARE: usize = 4;
+const SECOND_CONTEXT: usize = 16_384;
+/// Chunk that comes before slots for half of the experts, if prompts need a longer one.
+const FIRST_STREAMED_CHUNK: usize = 1024;
+/// Parts of all experts that slots are raised to one after the other: a quarter, a half.
+const USEFUL_PART: usize = 4;
+const LARGE_PART: usize = 2;
 /// Slots for all experts but this share of them are raised to all: then nothing is streamed, and the step from almost all to
 /// all is the largest of all steps.
 const NEARLY_ALL: usize = 20;
@@ -128,7 +134,7 @@ impl Chooser<'_> {
     /// Pages of all sequences that were asked for, each of up to a context of so many pages.
     fn pages_of_all(&self, context: usize) -> usize {
         let sequences = if self.settings.parallel.is_some() { self.asked.parallel } else { 1 };
-        context.min(pages_for(EACH_SEQUENCE)).saturating_mul(sequences)
+        context.min(pages_for(SHORT_CONTEXT)).saturating_mul(sequences)
     }
 
     /// What must fit: the least that works, or all that was asked for where it may not be changed.
@@ -169,15 +175,19 @@ impl Chooser<'_> {
             return self.demanded(least);
         }
         let first = self.context(FIRST_CONTEXT);
-        let useful = slots.unwrap_or((store.most() / USEFUL_SHARE).max(store.least()));
+        let part = |part: usize| slots.unwrap_or((store.most() / part).max(store.least()));
+        let chunk = self.balanced_chunk(Some(store.least()));
         let goals = [
+            Goal::ContextPages(pages_for(self.asked.context.min(SHORT_CONTEXT))),
             Goal::Chunk(self.chunk(DEFAULT_CHUNK)),
             Goal::ContextPages(first),
             Goal::Pages(self.pages_of_all(first)),
-            Goal::Slots(useful),
+            Goal::Slots(part(USEFUL_PART)),
+            Goal::Chunk(chunk.min(FIRST_STREAMED_CHUNK)),
+            Goal::Slots(part(LARGE_PART)),
             Goal::ContextPages(self.context(SECOND_CONTEXT)),
-            Goal::Chunk(self.balanced_chunk(Some(store.least()))),
-            Goal::Slots(slots.unwrap_or(store.most())),
+            Goal::Chunk(chunk),
+            Goal::Slots(part(1)),
             Goal::ContextPages(pages_for(self.asked.context)),
         ];
         self.share_rest(self.costs.fill(self.room, least, &goals))

@@ -113,11 +113,8 @@ impl SyntheticModel {
         progress: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<(), TestkitError> {
         let all = tensors(&self.config);
-        let layout = self.writer(&all).layout()?;
         let io = |error| TestkitError::io(path, error);
-        let file = File::create(path).map_err(io)?;
-        file.set_len(layout.len).map_err(io)?;
-        file.write_all_at(&layout.header, 0).map_err(io)?;
+        let (file, layout) = self.create(path, &all)?;
         progress(layout.header.len() as u64, layout.len);
 
         let slices = self.slices(&all, &layout);
@@ -143,6 +140,21 @@ impl SyntheticModel {
             Some(error) => Err(io(error)),
             None => Ok(()),
         }
+    }
+
+    /// Writes the file's headers and leaves a hole where the weights would be: a file of any size that takes no room on disk.
+    /// All its weights are zero.
+    pub fn write_headers(&self, path: &Path) -> Result<(), TestkitError> {
+        self.create(path, &tensors(&self.config)).map(|_| ())
+    }
+
+    fn create(&self, path: &Path, all: &[ModelTensor]) -> Result<(File, GgufLayout), TestkitError> {
+        let layout = self.writer(all).layout()?;
+        let io = |error| TestkitError::io(path, error);
+        let file = File::create(path).map_err(io)?;
+        file.set_len(layout.len).map_err(io)?;
+        file.write_all_at(&layout.header, 0).map_err(io)?;
+        Ok((file, layout))
     }
 
     fn writer(&self, all: &[ModelTensor]) -> GgufWriter {

@@ -3,6 +3,7 @@
 mod bench;
 mod calibrate;
 mod engine;
+mod plan;
 mod run;
 mod serve;
 
@@ -23,6 +24,7 @@ Examples:
   unfazed run \"Tell me a story.\"         one answer, then the end
   unfazed run                            a chat in the terminal
   echo question | unfazed run            works in pipes
+  unfazed plan -m model.gguf             what of it fits into memory here
   unfazed bench -m model.gguf            how fast a model is here
 
 `unfazed help COMMAND` says more about each.";
@@ -48,6 +50,8 @@ enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Chat in the terminal, with a model or with a running server
     Run(Box<run::RunArgs>),
+    /// Show what would be in memory, and how fast it should be, without loading anything
+    Plan(Box<plan::PlanArgs>),
     Bench(Box<bench::BenchArgs>),
     /// Measure this machine's memory and arithmetic, or show what was measured
     Calibrate(Box<calibrate::CalibrateArgs>),
@@ -72,6 +76,7 @@ pub(crate) fn dispatch(args: impl Iterator<Item = OsString>, stderr: &Stderr) ->
     match cli.command {
         Command::Serve(args) => serve::run(&args, stderr),
         Command::Run(args) => run::run(&args, stderr),
+        Command::Plan(args) => plan::run(&args, stderr),
         Command::Bench(args) => bench::run(&args, stderr),
         Command::Calibrate(args) => calibrate::run(&args, stderr),
         Command::Engine(args) => engine::run(&args, stderr),

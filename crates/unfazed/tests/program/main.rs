@@ -11,6 +11,7 @@
 //! | `unread` | a server whose output nobody reads |
 //! | `memory` | memory that outlives an engine, and who may write it |
 //! | `run` | the chat in pipes |
+//! | `plan` | plans of models of any size, refusals, control groups |
 //! | `bench` | measurements and their output |
 //! | `damaged` | damaged model files |
 //! | `bad_requests` | requests that are wrong, too large, too slow or left, and those that follow them |
@@ -26,6 +27,7 @@ mod damaged;
 mod front;
 #[cfg(target_os = "linux")]
 mod memory;
+mod plan;
 #[cfg(target_os = "linux")]
 mod processes;
 mod run;
