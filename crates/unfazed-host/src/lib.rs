@@ -7,14 +7,18 @@
 //! | [`processor_name`] | what the processor calls itself |
 //! | [`memory`] | memory in all, free, and limited by control groups |
 //! | [`disk`] | what a file is stored on |
+//! | [`disk_rates`] | how fast a disk was measured to be, kept from run to run |
+//! | [`cache`] | the user's cache folder |
 //! | [`oom`] | how often the kernel killed for lack of memory |
 //! | [`calibration`] | measured rates, kept from run to run |
 
+pub mod cache;
 pub mod calibration;
 #[cfg(target_os = "linux")]
 mod cgroup;
 pub mod cores;
 pub mod disk;
+pub mod disk_rates;
 pub mod memory;
 pub mod oom;
 pub mod processor_name;

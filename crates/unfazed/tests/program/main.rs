@@ -12,6 +12,9 @@
 //! | `memory` | memory that outlives an engine, and who may write it |
 //! | `run` | the chat in pipes |
 //! | `bench` | measurements and their output |
+//! | `storage` | measuring disks, replaying traces |
+//! | `storage` | disks measured, traces replayed |
+//! | `faulty_storage` | a model on a file system that is slow, fails and goes away |
 //! | `damaged` | damaged model files |
 //! | `bad_requests` | requests that are wrong, too large, too slow or left, and those that follow them |
 
@@ -23,6 +26,8 @@ mod bench;
 mod command_line;
 mod damaged;
 #[cfg(target_os = "linux")]
+mod faulty_storage;
+#[cfg(target_os = "linux")]
 mod front;
 #[cfg(target_os = "linux")]
 mod memory;
@@ -30,6 +35,7 @@ mod memory;
 mod processes;
 mod run;
 mod serve;
+mod storage;
 mod streams;
 mod support;
 #[cfg(target_os = "linux")]
