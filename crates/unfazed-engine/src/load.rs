@@ -13,6 +13,7 @@ use unfazed_formats::source::FileSource;
 use unfazed_formats::{Headers, KvType, KvTypes, ModelConfig};
 use unfazed_kernels::Isa;
 use unfazed_model::{ModelError, Sources};
+use unfazed_store::storage::tune;
 use unfazed_store::{
     Loader, LocalOptions, LocalStorage, Patience, Reader, StorageReader, StoreError, SystemClock,
 };
@@ -92,7 +93,9 @@ fn reader(
     descriptors: Vec<OwnedFd>,
     progress: &Progress,
 ) -> Result<Arc<dyn Reader>, EngineError> {
-    let storage = LocalStorage::new(&files(names, descriptors)?, LocalOptions::default());
+    let files = files(names, descriptors)?;
+    let options = LocalOptions { depth: tune::depth(&files), ..LocalOptions::default() };
+    let storage = LocalStorage::new(&files, options);
     let storage = Arc::new(storage.map_err(|error| trouble(format!("{}: {error}", names.join(", "))))?);
     let (waits, clock) = (Arc::clone(&progress.waits), Arc::new(SystemClock::new()));
     Ok(Arc::new(StorageReader::patient(storage, Patience::default(), clock, waits)))

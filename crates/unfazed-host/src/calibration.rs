@@ -3,10 +3,12 @@
 //! The file is JSON. It belongs to a machine as [`Machine`] describes it; a file that describes another one (a home folder
 //! that several share), that is damaged or of another version is no calibration, and is measured again.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+use crate::cache;
 
 /// Of the file's fields and of what is measured: rates of another version mean something else.
 pub const VERSION: u32 = 1;
@@ -132,36 +134,21 @@ impl Calibration {
     }
 
     fn write(&self, path: &Path) -> io::Result<()> {
-        let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-        std::fs::create_dir_all(folder)?;
-        // A new file of this kind has the rights 0600.
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        serde_json::to_writer_pretty(&mut file, self)?;
-        file.write_all(b"\n")?;
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        Ok(())
+        let mut text = serde_json::to_vec_pretty(self)?;
+        text.push(b'\n');
+        cache::write(path, &text)
     }
 }
 
 /// A machine's file: `unfazed/calibration-PROCESSOR-N-ISA.json` in the user's cache folder (`$XDG_CACHE_HOME`, else
 /// `~/.cache`). `None` without a home.
 pub fn file(machine: &Machine) -> Option<PathBuf> {
-    let absolute = |path: PathBuf| path.is_absolute().then_some(path);
-    let cache = std::env::var_os("XDG_CACHE_HOME")
-        .and_then(|folder| absolute(PathBuf::from(folder)))
-        .or_else(|| Some(absolute(std::env::home_dir()?)?.join(".cache")))?;
-    Some(cache.join("unfazed").join(file_name(machine)))
+    Some(cache::folder()?.join(file_name(machine)))
 }
 
 fn file_name(machine: &Machine) -> String {
     let Machine { processor, processors, isa } = machine;
-    let name: String = processor
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { ' ' })
-        .collect();
-    let words: Vec<&str> = name.split_whitespace().collect();
-    format!("calibration-{}-{processors}-{isa}.json", words.join("-").chars().take(100).collect::<String>())
+    format!("calibration-{}-{processors}-{isa}.json", cache::file_part(processor))
 }
 
 #[cfg(test)]

@@ -109,6 +109,7 @@ impl Loader {
 
     /// All is loaded: nothing is written to the weights' memory any more, by anybody.
     pub fn seal(&self) -> Result<(), StoreError> {
+        self.reader.rest();
         self.memory.as_ref().map_or(Ok(()), |memory| lock(memory).seal())
     }
 

@@ -72,7 +72,7 @@ fn read_all(reader: &StorageReader) -> Result<(), StoreError> {
 #[test]
 fn a_fuse_file_is_read_directly_where_it_can_be_and_through_the_cache_where_not() {
     for refuses in [false, true] {
-        let options = LocalOptions { depth: 4, ..LocalOptions::default() };
+        let options = LocalOptions { depth: Some(4), ..LocalOptions::default() };
         let Some(setup) = setup(options, |mount| mount.behave(|b| b.refuses_direct = refuses)) else {
             return;
         };
@@ -94,7 +94,9 @@ fn a_read_that_fails_and_passes_changes_no_byte() {
 
 #[test]
 fn a_stall_of_many_deadlines_ends_and_the_bytes_are_right() {
-    let Some(setup) = setup(LocalOptions { depth: 2, ..LocalOptions::default() }, |_| {}) else { return };
+    let Some(setup) = setup(LocalOptions { depth: Some(2), ..LocalOptions::default() }, |_| {}) else {
+        return;
+    };
     setup.mount.behave(|b| b.stalled = true);
     let reader = setup.reader.clone();
     let reading = thread::spawn(move || read_all(&reader));

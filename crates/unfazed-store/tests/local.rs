@@ -33,7 +33,7 @@ fn open(file: &tempfile::NamedTempFile, options: LocalOptions) -> (LocalStorage,
 /// Every choice that options leave.
 fn all_options() -> impl Iterator<Item = LocalOptions> {
     (0..16).map(|bits| LocalOptions {
-        depth: if bits & 8 == 0 { 1 } else { 7 },
+        depth: Some(if bits & 8 == 0 { 1 } else { 7 }),
         ring: bits & 1 == 0,
         direct: bits & 2 == 0,
         cached: bits & 4 == 0,
@@ -147,4 +147,22 @@ fn a_file_that_is_opened_again_is_the_one_of_that_name() {
     assert!(matches!(reader.begin("t", extent(0, 10)).wait(), Err(StoreError::Changed { .. })));
     std::fs::remove_file(file.path()).unwrap();
     assert_eq!(storage.reopen(0).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+}
+
+#[test]
+fn a_disk_that_nobody_measured_is_measured_in_a_moment() {
+    use unfazed_store::storage::tune;
+
+    let file = file();
+    evict(&file);
+    let source = FileSource::new("model.gguf", File::open(file.path()).unwrap()).unwrap();
+    // `None`: a file system in memory.
+    if let Some(found) = tune::quick(&source).unwrap() {
+        println!("{found:?}");
+        assert!(found.tried.iter().any(|(depth, rate)| *depth == found.depth && rate.bytes_per_second > 0.0));
+    }
+    std::fs::read(file.path()).unwrap();
+    if open(&file, LocalOptions::default()).0.cached_share(0) == Some(1.0) {
+        assert_eq!(tune::quick(&source).unwrap(), None, "the page cache has it");
+    }
 }

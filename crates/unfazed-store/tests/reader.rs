@@ -216,3 +216,17 @@ fn a_load_at_20_mb_per_second_tells_what_has_come_as_it_comes() {
     }
     assert_eq!(reports.last().unwrap().1, total);
 }
+
+#[test]
+fn a_drive_that_is_unplugged_for_a_minute_gives_media_errors_and_is_found_again() {
+    let away = 60 * SECOND;
+    let storage = Simulated::with(
+        pattern(5000),
+        move |asked| if asked.now < away { Does::Fails(Errno::IO) } else { Does::Reads },
+        move |now| if now < away { Err(Errno::NOENT) } else { Ok(()) },
+        None,
+        1,
+    );
+    read(&storage).unwrap();
+    assert!(storage.clock().now() < away + 3 * SECOND);
+}

@@ -4,10 +4,11 @@
 //! experts and for its files (8 each), then for each expert its uses (f32) and the XXH3-64 of its three parts as they are
 //! in the file (8 each, 0 if it was never read), then the XXH3-64 of all this.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use twox_hash::XxHash3_64;
+use unfazed_host::cache;
 
 use super::source::PARTS;
 use super::{Unit, Units};
@@ -152,14 +153,7 @@ impl Profile {
             bytes.extend(hashes.iter().flat_map(|hash| hash.to_le_bytes()));
         }
         bytes.extend(XxHash3_64::oneshot(&bytes).to_le_bytes());
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new("."));
-        std::fs::create_dir_all(folder)?;
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        file.write_all(&bytes)?;
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        Ok(())
+        cache::write(path, &bytes)
     }
 }
 

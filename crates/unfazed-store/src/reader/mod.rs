@@ -45,6 +45,9 @@ pub trait Reader: Send + Sync {
         format!("file {}", file.0)
     }
 
+    /// Nothing will be read for some time: lets go of memory that is kept for reads.
+    fn rest(&self) {}
+
     /// How many reads should be under way at a time.
     fn depth(&self) -> usize {
         1

@@ -1,7 +1,7 @@
 //! Reads of a storage, with patience, and none of a file that changed.
 //!
 //! A read is made of attempts. One that misses its deadline or fails in a way that may pass is made again after a pause;
-//! where the storage was away its file is opened again first. After each attempt the file must be the one that was
+//! its file is opened again first, as the storage may have been away. After each attempt the file must be the one that was
 //! opened: size, time of change and inode. Nothing is returned of a file that is not.
 
 use std::collections::HashMap;
@@ -98,6 +98,10 @@ impl Reader for StorageReader {
         self.0.name(file.0 as usize).to_owned()
     }
 
+    fn rest(&self) {
+        self.0.storage.rest();
+    }
+
     fn depth(&self) -> usize {
         self.0.storage.depth()
     }
@@ -186,12 +190,11 @@ impl Inner {
                 return Err(self.given_up(wanted, error, trouble.attempts, tried));
             }
             self.tell(wanted, &error, wait);
-            if fate != Fate::Again {
-                self.clock.sleep(self.patience.pause(trouble.attempts));
-            }
-            if fate != Fate::Away {
+            if fate == Fate::Again {
                 return Ok(());
             }
+            self.clock.sleep(self.patience.pause(trouble.attempts));
+            // A drive that was unplugged gives errors of its media through a descriptor of before, for ever.
             match self.storage.reopen(wanted.file) {
                 Ok(()) => return Ok(()),
                 // A file without a name keeps its descriptor.

@@ -62,6 +62,11 @@ impl Blocks {
         }
     }
 
+    /// Gives free memory back to the system, but for blocks that are registered.
+    pub(crate) fn let_go(&self) {
+        self.lock().retain(|block| block.registered.is_some());
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<Block>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -139,6 +144,8 @@ mod tests {
         let all: Vec<_> = (0..5).map(|_| blocks.take(4096).unwrap()).collect();
         all.into_iter().for_each(|block| blocks.give(block));
         assert_eq!(blocks.lock().len(), 2);
+        blocks.let_go();
+        assert!(blocks.lock().is_empty());
         assert!(blocks.take(usize::MAX).is_err());
     }
 

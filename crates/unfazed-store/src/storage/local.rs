@@ -26,8 +26,9 @@ pub const DEFAULT_DEPTH: usize = 16;
 /// How files are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalOptions {
-    /// Reads under way at a time; threads where there is no io_uring.
-    pub depth: usize,
+    /// Reads under way at a time, and threads where there is no io_uring; [`DEFAULT_DEPTH`] where nothing is said.
+    /// [`super::tune::depth`] knows better.
+    pub depth: Option<usize>,
     /// io_uring where it is allowed.
     pub ring: bool,
     /// Direct reads where the file system has them.
@@ -38,7 +39,7 @@ pub struct LocalOptions {
 
 impl Default for LocalOptions {
     fn default() -> Self {
-        LocalOptions { depth: DEFAULT_DEPTH, ring: true, direct: true, cached: true }
+        LocalOptions { depth: None, ring: true, direct: true, cached: true }
     }
 }
 
@@ -54,6 +55,7 @@ struct Inner {
     #[cfg(target_os = "linux")]
     ring: Option<Ring>,
     options: LocalOptions,
+    depth: usize,
 }
 
 impl LocalStorage {
@@ -67,10 +69,12 @@ impl LocalStorage {
             files.iter().map(|file| OpenFile::new(file, options.direct)).collect();
         let (open, known) = opened?.into_iter().unzip();
         let blocks = Arc::new(Blocks::new(KEPT_BYTES));
+        let depth = options.depth.unwrap_or(DEFAULT_DEPTH).max(1);
         Ok(LocalStorage(Arc::new(Inner {
             known,
             open,
-            threads: Threads::new(options.depth),
+            threads: Threads::new(depth),
+            depth,
             #[cfg(target_os = "linux")]
             ring: new_ring(options, &blocks),
             blocks,
@@ -135,8 +139,12 @@ impl Storage for LocalStorage {
         opened.wait(REOPEN_LIMIT)?
     }
 
+    fn rest(&self) {
+        self.0.blocks.let_go();
+    }
+
     fn depth(&self) -> usize {
-        self.0.options.depth.max(1)
+        self.0.depth
     }
 }
 

@@ -9,6 +9,8 @@
 //! | `threads` | reads by threads that wait for the system (`pread`) |
 //! | `ring` | reads through io_uring, on Linux |
 //! | [`local`] | files of this machine's file systems: all of the above in one |
+//! | [`measure`] | how fast a storage is, and with how many reads at a time |
+//! | [`tune`] | how many reads at a time a disk gets that nobody has measured |
 
 use std::io;
 use std::time::Duration;
@@ -18,9 +20,11 @@ mod cached;
 mod files;
 pub mod identity;
 pub mod local;
+pub mod measure;
 #[cfg(target_os = "linux")]
 mod ring;
 mod threads;
+pub mod tune;
 
 pub use blocks::{BLOCK_ALIGNMENT, ReadBuffer};
 pub use identity::Identity;
@@ -50,6 +54,9 @@ pub trait Storage: Send + Sync {
     ///
     /// The system's, or that there is no name to open.
     fn reopen(&self, file: usize) -> io::Result<()>;
+
+    /// Nothing will be read for some time: lets go of memory that is kept for reads.
+    fn rest(&self) {}
 
     /// How many reads this storage wants to have under way at a time to run at its full rate.
     fn depth(&self) -> usize;

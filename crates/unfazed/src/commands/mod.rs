@@ -1,7 +1,9 @@
 //! One file a command, and the choice between them.
 
 mod bench;
+mod cache_replay;
 mod calibrate;
+mod doctor;
 mod engine;
 mod plan;
 mod run;
@@ -55,6 +57,10 @@ enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Measure this machine's memory and arithmetic, or show what was measured
     Calibrate(Box<calibrate::CalibrateArgs>),
+    /// Measure where models are stored, and say what to expect from it
+    Doctor(doctor::DoctorArgs),
+    /// Replay a trace of experts: hit rate and speed of each policy and number of slots
+    CacheReplay(cache_replay::CacheReplayArgs),
     /// The engine process, started by the server
     #[command(hide = true)]
     Engine(engine::EngineArgs),
@@ -79,6 +85,8 @@ pub(crate) fn dispatch(args: impl Iterator<Item = OsString>, stderr: &Stderr) ->
         Command::Plan(args) => plan::run(&args, stderr),
         Command::Bench(args) => bench::run(&args, stderr),
         Command::Calibrate(args) => calibrate::run(&args, stderr),
+        Command::Doctor(args) => doctor::run(&args, stderr),
+        Command::CacheReplay(args) => cache_replay::run(&args, stderr),
         Command::Engine(args) => engine::run(&args, stderr),
     }
 }

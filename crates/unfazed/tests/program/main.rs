@@ -13,6 +13,9 @@
 //! | `run` | the chat in pipes |
 //! | `plan` | plans of models of any size, refusals, control groups |
 //! | `bench` | measurements and their output |
+//! | `storage` | measuring disks, replaying traces |
+//! | `storage` | disks measured, traces replayed |
+//! | `faulty_storage` | a model on a file system that is slow, fails and goes away |
 //! | `damaged` | damaged model files |
 //! | `bad_requests` | requests that are wrong, too large, too slow or left, and those that follow them |
 
@@ -24,6 +27,8 @@ mod bench;
 mod command_line;
 mod damaged;
 #[cfg(target_os = "linux")]
+mod faulty_storage;
+#[cfg(target_os = "linux")]
 mod front;
 #[cfg(target_os = "linux")]
 mod memory;
@@ -32,6 +37,7 @@ mod plan;
 mod processes;
 mod run;
 mod serve;
+mod storage;
 mod streams;
 mod support;
 #[cfg(target_os = "linux")]
