@@ -46,9 +46,6 @@ pub struct Calibration {
     pub machine: Machine,
     /// By number of threads.
     pub rates: Vec<Rates>,
-    /// Bytes per second that the disk with the models delivers in reads of an expert's size. `None` until it is measured.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub disk_read_bytes_per_second: Option<f64>,
 }
 
 /// A file that holds no calibration of this machine.
@@ -86,10 +83,10 @@ pub enum CalibrationError {
 }
 
 impl Calibration {
-    /// Rates that were measured now; the disk's is not among them.
+    /// Rates that were measured now.
     pub fn now(machine: Machine, rates: Vec<Rates>) -> Calibration {
         let measured = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        Calibration { version: VERSION, measured, machine, rates, disk_read_bytes_per_second: None }
+        Calibration { version: VERSION, measured, machine, rates }
     }
 
     /// The rates with so many threads.
@@ -115,9 +112,8 @@ impl Calibration {
             return Err(damaged(format!("version {}, not {VERSION}", found.version)));
         }
         let sound = |rate: f64| rate.is_finite() && rate > 0.0;
-        let disk = found.disk_read_bytes_per_second;
-        let rates = found.rates.iter().flat_map(|r| [r.read_bytes_per_second, r.macs_per_second]);
-        if !rates.chain(disk).all(sound) {
+        let mut rates = found.rates.iter().flat_map(|r| [r.read_bytes_per_second, r.macs_per_second]);
+        if !rates.all(sound) {
             return Err(damaged("a rate is not above zero".to_owned()));
         }
         if found.machine != *machine {
@@ -185,21 +181,6 @@ mod tests {
         );
         assert_eq!(calibration.with_threads(2), Some(calibration.rates[0]));
         assert_eq!(calibration.with_threads(1), None);
-    }
-
-    #[test]
-    fn the_disks_rate_may_be_missing_and_is_kept_where_it_is_not() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("calibration.json");
-        measured().save(&path).unwrap();
-        assert!(!std::fs::read_to_string(&path).unwrap().contains("disk"), "as files were before");
-        let old = Calibration::load(&path, &machine()).unwrap().unwrap();
-        assert_eq!(old.disk_read_bytes_per_second, None);
-        let with = |rate| Calibration { disk_read_bytes_per_second: Some(rate), ..measured() };
-        with(2.5e9).save(&path).unwrap();
-        assert_eq!(Calibration::load(&path, &machine()).unwrap(), Some(with(2.5e9)));
-        with(-1.0).save(&path).unwrap();
-        assert!(matches!(Calibration::load(&path, &machine()), Err(CalibrationError::Damaged { .. })));
     }
 
     #[test]

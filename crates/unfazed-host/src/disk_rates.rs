@@ -72,7 +72,12 @@ impl DiskRates {
         Ok(path)
     }
 
-    fn save_to(&self, path: &Path) -> io::Result<()> {
+    /// Keeps it in a file.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn save_to(&self, path: &Path) -> io::Result<()> {
         let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
         cache::write(path, &text)
@@ -87,7 +92,12 @@ impl DiskRates {
 }
 
 fn file(disk: &Disk) -> Option<PathBuf> {
-    Some(cache::folder()?.join(format!("disk-{}.json", cache::file_part(&disk.key()?))))
+    Some(cache::folder()?.join(file_name(disk)?))
+}
+
+/// Name of a disk's file in the cache folder. `None` for a disk that has no name.
+pub fn file_name(disk: &Disk) -> Option<String> {
+    Some(format!("disk-{}.json", cache::file_part(&disk.key()?)))
 }
 
 #[cfg(test)]

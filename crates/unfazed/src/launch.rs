@@ -25,7 +25,7 @@ pub(crate) struct Prepared {
 pub(crate) fn prepare(model: &ModelFlags, log: &LogFlags, default_log: &str) -> anyhow::Result<Prepared> {
     let checkpoint = model::open(model.model.as_deref())?;
     let placement = model.threads.processors.placement()?;
-    let machine = machine::for_plan(&placement, machine::isa(model.isa.as_deref())?)?;
+    let machine = machine::for_plan(&placement, machine::isa(model.isa.as_deref())?, &checkpoint)?;
     let plan = plan(&checkpoint, &machine, &model.settings())?;
     for note in &plan.notes {
         tracing::warn!("{note}");

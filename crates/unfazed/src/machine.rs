@@ -1,7 +1,10 @@
 //! What this machine is, for plans and for what is kept of measurements.
 
 use anyhow::Context;
+use unfazed_formats::Checkpoint;
 use unfazed_host::calibration::{self, Calibration};
+use unfazed_host::disk::{self, Disk};
+use unfazed_host::disk_rates::DiskRates;
 use unfazed_kernels::Isa;
 use unfazed_plan::machine::{Pool, PoolKind, Rates};
 use unfazed_plan::{Bytes, Machine};
@@ -22,8 +25,12 @@ pub(crate) fn calibrated(isa: Isa, placement: &Placement) -> calibration::Machin
     }
 }
 
-/// The machine's numbers for a plan: memory that is free now, and rates if they were measured before. Measures nothing.
-pub(crate) fn for_plan(placement: &Placement, isa: Isa) -> anyhow::Result<Machine> {
+/// The parts of an expert are read one by one; of most models they have about so many bytes.
+const EXPERT_READ: u64 = 1 << 20;
+
+/// The machine's numbers for a plan of this model: memory that is free now, and rates, its disk's too, if they were measured
+/// before. Measures nothing.
+pub(crate) fn for_plan(placement: &Placement, isa: Isa, checkpoint: &Checkpoint) -> anyhow::Result<Machine> {
     let memory = unfazed_host::memory().context("cannot find out how much memory is free")?;
     let known = known(&calibrated(isa, placement));
     Ok(Machine {
@@ -35,9 +42,16 @@ pub(crate) fn for_plan(placement: &Placement, isa: Isa) -> anyhow::Result<Machin
         },
         cores: placement.cores.threads(),
         most_threads: placement.cores.most_threads(),
-        disk_per_second: known.as_ref().and_then(|known| known.disk_read_bytes_per_second).map(per_second),
+        disk_per_second: disk(checkpoint).map(per_second),
         rates: known.map_or(Vec::new(), |known| known.rates.iter().map(rates).collect()),
     })
+}
+
+/// Bytes per second of the slowest disk that the model is on. `None` until all of them were measured.
+fn disk(checkpoint: &Checkpoint) -> Option<f64> {
+    let rate = |disk: &Disk| DiskRates::of(disk).and_then(|rates| rates.random(EXPERT_READ));
+    let rates = checkpoint.files.iter().map(|file| rate(&disk::of(file.file())));
+    rates.collect::<Option<Vec<f64>>>()?.into_iter().reduce(f64::min)
 }
 
 /// What was measured before. A file that does not tell is none: speeds are then not predicted.

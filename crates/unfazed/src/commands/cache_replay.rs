@@ -17,11 +17,10 @@ use unfazed_store::experts::replay::{Rates, Replay};
 use unfazed_store::experts::source::PARTS;
 use unfazed_store::experts::trace::{TraceHeader, TraceReader};
 
-use super::calibrate;
 use crate::failure::OutputClosed;
 use crate::flags::{LogFlags, ProcessorFlags};
-use crate::logging;
 use crate::stderr::Stderr;
+use crate::{logging, machine};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -162,7 +161,7 @@ fn measured(path: &Path, bytes: u64) -> anyhow::Result<f64> {
 }
 
 fn measured_memory(args: &CacheReplayArgs) -> anyhow::Result<f64> {
-    let machine = calibrate::machine(calibrate::isa(None)?, &args.processors.placement()?);
+    let machine = machine::calibrated(machine::isa(None)?, &args.processors.placement()?);
     let kept = match calibration::file(&machine) {
         Some(path) => Calibration::load(&path, &machine)?,
         None => None,

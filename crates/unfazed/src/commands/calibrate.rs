@@ -52,13 +52,11 @@ pub(crate) fn run(args: &CalibrateArgs, stderr: &Stderr) -> anyhow::Result<ExitC
     let counts = thread_counts(&placement);
     let whole = |kept: &Calibration| counts.iter().all(|count| kept.with_threads(*count).is_some());
     let kept = load(&machine);
-    // The disk is another measurement, and stays what it was.
-    let disk_read_bytes_per_second = kept.as_ref().and_then(|kept| kept.disk_read_bytes_per_second);
     let calibration = match kept.filter(|kept| whole(kept) && !args.again) {
         Some(calibration) => calibration,
         None => {
             let rates = measure(isa, &placement, &counts, stderr)?;
-            let calibration = Calibration { disk_read_bytes_per_second, ..Calibration::now(machine, rates) };
+            let calibration = Calibration::now(machine, rates);
             save(&calibration);
             calibration
         }
@@ -127,10 +125,8 @@ pub(super) fn keep(machine: &Machine, threads: usize, rates: Rates) {
     all.retain(|rates| rates.threads != threads);
     all.push(new);
     all.sort_by_key(|rates| rates.threads);
-    let disk_read_bytes_per_second = kept.as_ref().and_then(|kept| kept.disk_read_bytes_per_second);
     if kept.is_none_or(|kept| kept.rates != all) {
-        let rates = Calibration::now(machine.clone(), all);
-        save(&Calibration { disk_read_bytes_per_second, ..rates });
+        save(&Calibration::now(machine.clone(), all));
     }
 }
 
@@ -151,9 +147,6 @@ fn show(calibration: &Calibration) -> io::Result<()> {
     for rates in &calibration.rates {
         let (read, macs) = (rates.read_bytes_per_second / 1e9, rates.macs_per_second / 1e9);
         writeln!(out, "| {:7} | {read:17.1} | {macs:24.0} |", rates.threads)?;
-    }
-    if let Some(disk) = calibration.disk_read_bytes_per_second {
-        writeln!(out, "\nDisk, reads of an expert's size: {:.2} GB/s", disk / 1e9)?;
     }
     if let Some(path) = calibration::file(&calibration.machine) {
         writeln!(out, "\nKept in {}", path.display())?;

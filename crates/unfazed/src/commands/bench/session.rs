@@ -135,7 +135,7 @@ impl Session<'_> {
             cache: self.args.cache.types(),
             ..self.args.memory.settings()
         };
-        let machine = machine::for_plan(self.placement, self.isa)?;
+        let machine = machine::for_plan(self.placement, self.isa, checkpoint)?;
         let plan = launch::plan(checkpoint, &machine, &settings)?;
         let pages = works
             .iter()

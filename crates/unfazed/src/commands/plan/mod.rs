@@ -57,7 +57,7 @@ pub(crate) fn run(args: &PlanArgs, stderr: &Stderr) -> anyhow::Result<ExitCode> 
     logging::start(&args.log, logging::CHAT, stderr)?;
     let checkpoint = &model::open(args.model.model.as_deref())?;
     let placement = args.model.threads.processors.placement()?;
-    let machine = &machine::for_plan(&placement, machine::isa(args.model.isa.as_deref())?)?;
+    let machine = &machine::for_plan(&placement, machine::isa(args.model.isa.as_deref())?, checkpoint)?;
     let weights = Weights::of(&checkpoint.config, checkpoint.tensors.values());
     let outcome = unfazed_plan::plan(&checkpoint.config, &weights, machine, &args.model.settings());
     let planned = Planned { checkpoint, machine, outcome };

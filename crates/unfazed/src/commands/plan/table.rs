@@ -149,7 +149,7 @@ fn write_speeds(out: &mut String, planned: &Planned<'_>, plan: &Plan) -> std::fm
     let why = if planned.machine.rates.is_empty() {
         "this machine has not been measured: `unfazed calibrate` does that."
     } else {
-        "how fast the disk is has not been measured."
+        "the model's disk has not been measured: `unfazed doctor --storage MODEL` does that."
     };
     wrap(out, "", &format!("No speed is predicted: {why}"))
 }
