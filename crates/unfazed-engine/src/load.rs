@@ -68,6 +68,7 @@ pub(crate) fn load(
         pulse: Arc::clone(&progress.pulse),
     };
     let mut device = CpuDevice::new(config).map_err(|error| device_failure(&error))?;
+    device.loader().expect(sources.in_order());
     let loaded = sources.load(&mut device).map_err(|error| load_failure(&error))?;
     if let Err(error) = device.loader().seal() {
         // It computes all the same; the front sees that the seal is missing.

@@ -132,7 +132,10 @@ mod system {
         disk.device = drive.file_name().map(|name| name.to_string_lossy().into_owned());
         disk.model = read("device/model").filter(|model| !model.is_empty());
         disk.usb = drive.components().any(|part| part.as_os_str().to_string_lossy().starts_with("usb"));
-        disk.rotational = read("queue/rotational").is_some_and(|text| text == "1");
+        // A virtual machine's disk says that it has heads, whatever is behind it.
+        let is_virtual =
+            drive.components().any(|part| part.as_os_str().to_string_lossy().starts_with("virtio"));
+        disk.rotational = !is_virtual && read("queue/rotational").is_some_and(|text| text == "1");
     }
 
     #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use unfazed_device::{Device, DeviceError};
 use unfazed_formats::ModelConfig;
-use unfazed_store::{MatrixSource, VectorSource};
+use unfazed_store::{MatrixSource, Source, VectorSource};
 
 use crate::ModelError;
 use crate::catalog::Catalog;
@@ -64,6 +64,15 @@ impl Attention<MatrixSource, VectorSource> {
                 "hidden, heads * head width",
             )?,
         })
+    }
+
+    /// What [`Attention::load`] loads, in its order.
+    pub(crate) fn in_order<'s>(&'s self, order: &mut Vec<Source<'s>>) {
+        if let Some(norms) = &self.head_norms {
+            order.extend([&norms.query, &norms.key].map(Source::Vector));
+        }
+        order.push(Source::Vector(&self.norm));
+        order.extend(self.matrices().map(Source::Matrix));
     }
 
     pub(crate) fn load<D: Device>(

@@ -2,7 +2,7 @@
 
 use unfazed_device::{Device, DeviceError};
 use unfazed_formats::ModelConfig;
-use unfazed_store::{MatrixSource, VectorSource};
+use unfazed_store::{MatrixSource, Source, VectorSource};
 
 use crate::ModelError;
 use crate::attention::{Attention, HeadNorm};
@@ -42,6 +42,18 @@ impl Decoder<MatrixSource, VectorSource> {
         });
         let layers = layers.collect::<Result<_, ModelError>>()?;
         Ok(Decoder { ends, layers })
+    }
+
+    /// What [`Decoder::load`] loads, in its order.
+    pub(crate) fn in_order<'s>(&'s self, order: &mut Vec<Source<'s>>) {
+        self.ends.in_order(order);
+        for layer in &self.layers {
+            layer.attention.in_order(order);
+            match &layer.network {
+                Network::Dense(part) => order.extend(part.in_order()),
+                Network::Mixture(part) => order.extend(part.in_order()),
+            }
+        }
     }
 
     pub(crate) fn load<D: Device>(

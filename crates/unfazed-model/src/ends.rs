@@ -2,7 +2,7 @@
 
 use unfazed_device::{Device, DeviceError};
 use unfazed_formats::ModelConfig;
-use unfazed_store::{MatrixSource, VectorSource};
+use unfazed_store::{MatrixSource, Source, VectorSource};
 
 use crate::ModelError;
 use crate::catalog::Catalog;
@@ -28,6 +28,12 @@ impl Ends<MatrixSource, VectorSource> {
                 false => Some(catalog.matrix(Global::Output, shape, "vocabulary, hidden")?),
             },
         })
+    }
+
+    /// What [`Ends::load`] loads, in its order.
+    pub(crate) fn in_order<'s>(&'s self, order: &mut Vec<Source<'s>>) {
+        order.extend([Source::Matrix(&self.embedding), Source::Vector(&self.norm)]);
+        order.extend(self.table.iter().map(Source::Matrix));
     }
 
     pub(crate) fn load<D: Device>(&self, device: &mut D) -> Result<Ends<D::Matrix, D::Vector>, DeviceError> {

@@ -2,7 +2,7 @@
 
 use unfazed_device::{Device, DeviceError};
 use unfazed_formats::ModelConfig;
-use unfazed_store::{MatrixSource, VectorSource};
+use unfazed_store::{MatrixSource, Source, VectorSource};
 
 use crate::ModelError;
 use crate::catalog::Catalog;
@@ -31,6 +31,12 @@ impl FeedForward<MatrixSource, VectorSource> {
                 "hidden, feed-forward width",
             )?,
         })
+    }
+
+    /// What [`FeedForward::load`] loads, in its order.
+    pub(crate) fn in_order(&self) -> [Source<'_>; 4] {
+        let [gate, up, down] = self.matrices().map(Source::Matrix);
+        [Source::Vector(&self.norm), gate, up, down]
     }
 
     pub(crate) fn load<D: Device>(

@@ -3,7 +3,7 @@
 use unfazed_device::{Device, DeviceError};
 use unfazed_formats::ModelConfig;
 use unfazed_formats::config::ExpertConfig;
-use unfazed_store::{MatrixSource, VectorSource};
+use unfazed_store::{MatrixSource, Source, VectorSource};
 
 use crate::ModelError;
 use crate::catalog::Catalog;
@@ -40,6 +40,12 @@ impl Mixture<MatrixSource, VectorSource> {
             up,
             down,
         })
+    }
+
+    /// What [`Mixture::load`] loads, in its order.
+    pub(crate) fn in_order(&self) -> [Source<'_>; 5] {
+        let [gate, up, down] = self.stacks().map(Source::Matrix);
+        [Source::Vector(&self.norm), Source::Matrix(&self.router), gate, up, down]
     }
 
     pub(crate) fn load<D: Device>(

@@ -3,7 +3,7 @@
 use unfazed_device::{Batch, Device, DeviceError};
 use unfazed_formats::config::Family;
 use unfazed_formats::{Checkpoint, Headers, ModelConfig};
-use unfazed_store::{MatrixSource, VectorSource};
+use unfazed_store::{MatrixSource, Source, VectorSource};
 
 use crate::ModelError;
 use crate::catalog::Catalog;
@@ -56,6 +56,13 @@ impl Sources {
     /// What a step costs at least.
     pub fn cost(&self) -> Cost {
         cost::cost(&self.weights)
+    }
+
+    /// All weights, in the order of loading.
+    pub fn in_order(&self) -> Vec<Source<'_>> {
+        let mut order = Vec::new();
+        self.weights.in_order(&mut order);
+        order
     }
 
     /// Loads the weights, in an order that follows from the headers alone.

@@ -1,6 +1,5 @@
 //! Reading and packing with several threads, with progress.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -11,9 +10,10 @@ use unfazed_kernels::LANES;
 use unfazed_kernels::panel::{PackedMatrix, PanelLayout, pack_panel};
 use unfazed_wire::memory::Mapping;
 
+use crate::ahead::ReadAhead;
 use crate::storage::BLOCK_ALIGNMENT;
 use crate::weights::Place;
-use crate::{Buffer, MatrixSource, PendingRead, Reader, StoreError, VectorSource, WeightMemory};
+use crate::{Buffer, MatrixSource, Reader, Source, StoreError, VectorSource, WeightMemory};
 
 /// About so many bytes are read at once, in whole panels: enough for a disk to run at its rate, few enough for a piece
 /// to be packed while it is in the cache of a core. With the rest of its first and last block it fits into a registered
@@ -69,27 +69,20 @@ pub struct Loader {
     read: AtomicU64,
     memory: Option<Mutex<WeightMemory>>,
     at_start: Option<ThreadStart>,
+    ahead: ReadAhead,
 }
 
-/// Some panels of the destination and the rows that go there.
+/// Some panels of the destination, and where the rows are that go there.
 struct Piece<'a> {
     extent: Extent,
-    first_row: usize,
-    rows: usize,
     panels: &'a mut [u8],
-}
-
-/// Pieces that wait, and those whose rows are being read, in order.
-struct Ahead<'a> {
-    pieces: std::vec::IntoIter<Piece<'a>>,
-    reading: VecDeque<(Piece<'a>, PendingRead)>,
 }
 
 impl Loader {
     /// A loader that reads through `reader` and packs with up to `threads` threads.
     pub fn new(reader: Arc<dyn Reader>, threads: usize, progress: Progress) -> Loader {
-        let (done, read) = (AtomicU64::new(0), AtomicU64::new(0));
-        Loader { reader, threads: threads.max(1), progress, done, read, memory: None, at_start: None }
+        let (done, read, ahead) = (AtomicU64::new(0), AtomicU64::new(0), ReadAhead::default());
+        Loader { reader, threads: threads.max(1), progress, done, read, memory: None, at_start: None, ahead }
     }
 
     /// Puts weights into memory that outlives this process, and takes from there what an earlier process has loaded.
@@ -107,8 +100,29 @@ impl Loader {
         self
     }
 
+    /// Tensors will be loaded in this order: those that come next are read while one is packed. What is loaded may differ;
+    /// then it is read when it is asked for.
+    pub fn expect<'s>(&self, order: impl IntoIterator<Item = Source<'s>>) {
+        for source in order {
+            match source {
+                Source::Vector(VectorSource { name, format, len, extent }) => {
+                    let len = len.saturating_mul(format.block_bytes()) as u64;
+                    self.ahead.expect([(name.clone(), Extent { len, ..*extent })]);
+                }
+                Source::Matrix(MatrixSource { name, format, rows, columns, parts }) => {
+                    let Some(layout) = PanelLayout::new(*format, *rows, *columns) else { continue };
+                    let needed = (layout.row_bytes() as u64).saturating_mul(layout.rows() as u64);
+                    let whole = parts.iter().filter(|part| part.len >= needed);
+                    let pieces = whole.flat_map(|part| cut(&layout, part));
+                    self.ahead.expect(pieces.map(|extent| (name.clone(), extent)));
+                }
+            }
+        }
+    }
+
     /// All is loaded: nothing is written to the weights' memory any more, by anybody.
     pub fn seal(&self) -> Result<(), StoreError> {
+        self.ahead.clear();
         self.reader.rest();
         self.memory.as_ref().map_or(Ok(()), |memory| lock(memory).seal())
     }
@@ -172,14 +186,10 @@ impl Loader {
             return Ok(PackedStack { layout, parts, bytes: place.bytes });
         }
 
-        let panels_at_once = (PIECE_BYTES / (layout.row_bytes() * LANES)).max(1);
         let mut pieces = Vec::new();
         for (extent, matrix) in source.parts.iter().zip(place.bytes.chunks_mut(layout.bytes())) {
-            for (i, panels) in matrix.chunks_mut(panels_at_once * layout.panel_bytes()).enumerate() {
-                let first_row = i * panels_at_once * LANES;
-                let rows = (panels_at_once * LANES).min(layout.rows() - first_row);
-                pieces.push(Piece { extent: *extent, first_row, rows, panels });
-            }
+            let panels = matrix.chunks_mut(panels_at_once(&layout) * layout.panel_bytes());
+            pieces.extend(cut(&layout, extent).zip(panels).map(|(extent, panels)| Piece { extent, panels }));
         }
         self.pack_all(&source.name, &layout, pieces)?;
         Ok(PackedStack { layout, parts, bytes: self.settle(place) })
@@ -224,7 +234,8 @@ impl Loader {
     ) -> Result<(), StoreError> {
         let VectorSource { name, format, extent, .. } = source;
         let extent = Extent { len: size as u64, ..*extent };
-        let bytes = self.reader.begin(name, extent).wait()?;
+        self.ahead.turn_to(name, &[extent]);
+        let bytes = self.ahead.take(&*self.reader, name, extent).wait()?;
         self.read.fetch_add(size as u64, Ordering::Relaxed);
         match format {
             BlockFormat::F16 => {
@@ -241,16 +252,16 @@ impl Loader {
     /// Reads and packs all pieces, this thread and others beside it.
     fn pack_all(&self, tensor: &str, layout: &PanelLayout, pieces: Vec<Piece<'_>>) -> Result<(), StoreError> {
         let helpers = self.threads.min(pieces.len()).saturating_sub(1);
-        let ahead = Ahead { pieces: pieces.into_iter(), reading: VecDeque::new() };
-        let ahead = &Mutex::new(ahead);
+        self.ahead.turn_to(tensor, &pieces.iter().map(|piece| piece.extent).collect::<Vec<_>>());
+        let queue = Mutex::new(pieces.into_iter());
         let failure = Mutex::new(None);
         let work = &|| {
-            while let Some((mut piece, read)) = self.next_read(tensor, layout, ahead) {
-                if let Err(error) = self.pack(layout, &mut piece, read) {
-                    // The others find nothing to do.
-                    let mut ahead = ahead.lock().unwrap_or_else(PoisonError::into_inner);
-                    ahead.pieces.by_ref().for_each(drop);
-                    ahead.reading.clear();
+            // The queue's lock is held for the take alone.
+            while let Some(mut piece) = { queue.lock().unwrap_or_else(PoisonError::into_inner).next() } {
+                if let Err(error) = self.pack(tensor, layout, &mut piece) {
+                    // The others find the queue empty.
+                    queue.lock().unwrap_or_else(PoisonError::into_inner).by_ref().for_each(drop);
+                    self.ahead.clear();
                     failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                 }
             }
@@ -269,43 +280,9 @@ impl Loader {
         failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
-    /// The oldest read that is under way, once there are as many as the reader wants.
-    fn next_read<'a>(
-        &self,
-        tensor: &str,
-        layout: &PanelLayout,
-        ahead: &Mutex<Ahead<'a>>,
-    ) -> Option<(Piece<'a>, PendingRead)> {
-        let lock = || ahead.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            // The lock is held for the take alone: a reader that cannot read ahead reads here.
-            let piece = { lock().pieces.next() };
-            let Some(piece) = piece else { return lock().reading.pop_front() };
-            let read = self.begin(tensor, layout, &piece);
-            let mut ahead = lock();
-            ahead.reading.push_back((piece, read));
-            if ahead.reading.len() >= self.reader.depth() {
-                return ahead.reading.pop_front();
-            }
-        }
-    }
-
-    fn begin(&self, tensor: &str, layout: &PanelLayout, piece: &Piece<'_>) -> PendingRead {
-        let offset = (piece.first_row * layout.row_bytes()) as u64;
-        let len = (piece.rows * layout.row_bytes()) as u64;
-        match piece.extent.part(offset, len) {
-            Some(extent) => self.reader.begin(tensor, extent),
-            None => {
-                let Extent { offset: start, len: have, .. } = piece.extent;
-                let (tensor, needed) = (tensor.to_owned(), offset + len);
-                PendingRead::new(move || Err(StoreError::Extent { tensor, offset: start, len: have, needed }))
-            }
-        }
-    }
-
-    /// Packs a piece when its rows have come.
-    fn pack(&self, layout: &PanelLayout, piece: &mut Piece<'_>, read: PendingRead) -> Result<(), StoreError> {
-        let rows = read.wait()?;
+    /// Reads a piece and packs it.
+    fn pack(&self, tensor: &str, layout: &PanelLayout, piece: &mut Piece<'_>) -> Result<(), StoreError> {
+        let rows = self.ahead.take(&*self.reader, tensor, piece.extent).wait()?;
         self.read.fetch_add(rows.len() as u64, Ordering::Relaxed);
         let panels = piece.panels.chunks_mut(layout.panel_bytes());
         for (rows, panel) in rows.chunks(LANES * layout.row_bytes()).zip(panels) {
@@ -319,6 +296,24 @@ impl Loader {
         let before = self.done.fetch_add(bytes as u64, Ordering::Relaxed);
         (self.progress)(before + bytes as u64);
     }
+}
+
+/// Panels that are read together: a matrix is cut into equal pieces of about [`PIECE_BYTES`].
+fn panels_at_once(layout: &PanelLayout) -> usize {
+    let panel = layout.row_bytes() * LANES;
+    let panels = layout.rows().div_ceil(LANES);
+    let pieces = panels.div_ceil((PIECE_BYTES / panel).max(1));
+    panels.div_ceil(pieces.max(1)).max(1)
+}
+
+/// The pieces of a matrix in its file, which holds all of its rows.
+fn cut(layout: &PanelLayout, extent: &Extent) -> impl Iterator<Item = Extent> {
+    let rows = panels_at_once(layout) * LANES;
+    let (all, row, Extent { file, offset, .. }) = (layout.rows(), layout.row_bytes(), *extent);
+    (0..all).step_by(rows).map(move |first| {
+        let len = (rows.min(all - first) * row) as u64;
+        Extent { file, offset: offset + (first * row) as u64, len }
+    })
 }
 
 fn lock(memory: &Mutex<WeightMemory>) -> MutexGuard<'_, WeightMemory> {

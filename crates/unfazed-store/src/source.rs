@@ -29,3 +29,12 @@ pub struct VectorSource {
     /// Where they are.
     pub extent: Extent,
 }
+
+/// Either.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Source<'s> {
+    /// A matrix or a stack.
+    Matrix(&'s MatrixSource),
+    /// A vector.
+    Vector(&'s VectorSource),
+}

@@ -12,7 +12,7 @@ use common::{extent, pattern};
 use proptest::prelude::*;
 use rustix::io::Errno;
 use unfazed_formats::{BlockFormat, Extent, FileId};
-use unfazed_store::{Clock, Loader, MatrixSource, Reader, StoreError};
+use unfazed_store::{Clock, Loader, MatrixSource, Reader, Source, StoreError, VectorSource};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -229,4 +229,55 @@ fn a_drive_that_is_unplugged_for_a_minute_gives_media_errors_and_is_found_again(
     );
     read(&storage).unwrap();
     assert!(storage.clock().now() < away + 3 * SECOND);
+}
+
+#[test]
+fn what_comes_next_in_the_order_of_a_load_is_read_ahead_whatever_is_loaded_then() {
+    let (rows, columns) = (700, 1024);
+    let len = (rows * columns * 4) as u64;
+    let weights: Vec<u8> = (0..3 * rows * columns).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    let matrix = |number: u64| MatrixSource {
+        name: format!("blk.{number}.attn_q.weight"),
+        format: BlockFormat::F32,
+        rows,
+        columns,
+        parts: vec![extent(number * len, len)],
+    };
+    let matrices = [0, 1, 2].map(matrix);
+    let norm =
+        VectorSource { name: "norm".to_owned(), format: BlockFormat::F32, len: 8, extent: extent(len, 32) };
+    let order = || {
+        let [first, second, third] = &matrices;
+        [Source::Matrix(first), Source::Vector(&norm), Source::Matrix(second), Source::Matrix(third)]
+    };
+    // As it was said, with one left out, in another order, and without a word before.
+    for (said, loaded) in [(true, "0n12"), (true, "02"), (true, "n210"), (false, "0n12")] {
+        let storage = Simulated::with(weights.clone(), |_| Does::Reads, |_| Ok(()), None, 4);
+        let loader = Loader::new(Arc::new(storage.reader()), 2, Box::new(|_| {}));
+        if said {
+            loader.expect(order());
+        }
+        for what in loaded.chars() {
+            match what.to_digit(10) {
+                None => assert_eq!(loader.load_vector(&norm).unwrap()[0], (rows * columns) as f32),
+                Some(number) => {
+                    let stack = loader.load_matrix(&matrices[number as usize]).unwrap();
+                    let mut row = vec![0.0; columns];
+                    unfazed_kernels::panel::unpack_row(&stack.matrix(0), rows - 1, &mut row);
+                    let last = (number as usize + 1) * rows * columns - 1;
+                    assert_eq!(row[columns - 1], last as f32);
+                }
+            }
+        }
+        let mut offsets: Vec<_> = storage.attempts().iter().map(|asked| (asked.offset, asked.len)).collect();
+        let count = offsets.len();
+        offsets.sort_unstable();
+        offsets.dedup();
+        assert_eq!(offsets.len(), count, "{loaded}: nothing is used twice");
+        match loaded {
+            "0n12" => assert_eq!(storage.begun(), count, "nothing is read twice"),
+            "02" => assert!(storage.begun() > count, "what was to come next was begun"),
+            _ => {}
+        }
+    }
 }

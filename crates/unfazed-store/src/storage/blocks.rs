@@ -45,7 +45,7 @@ impl Blocks {
         let best = (0..free.len()).filter(|&i| free.get(i).is_some_and(fits));
         let best = best.min_by_key(|&i| free.get(i).map(|b| (b.registered.is_none(), b.memory.len())));
         if let Some(best) = best {
-            return Ok(free.swap_remove(best));
+            return Ok(free.remove(best));
         }
         drop(free);
         let refused = || StoreError::Memory { what: "a read".to_owned(), bytes: len as u64 };
@@ -56,9 +56,13 @@ impl Blocks {
     /// Takes a block back.
     pub(crate) fn give(&self, block: Block) {
         let mut free = self.lock();
-        let kept: usize = free.iter().filter(|b| b.registered.is_none()).map(|b| b.memory.len()).sum();
-        if block.registered.is_some() || kept.saturating_add(block.memory.len()) <= self.keep {
-            free.push(block);
+        free.push(block);
+        let mut kept: usize = free.iter().filter(|b| b.registered.is_none()).map(|b| b.memory.len()).sum();
+        // The one that was used longest ago goes: reads of another size took the place of those that it was for.
+        while kept > self.keep
+            && let Some(oldest) = free.iter().position(|b| b.registered.is_none())
+        {
+            kept -= free.remove(oldest).memory.len();
         }
     }
 
@@ -144,6 +148,12 @@ mod tests {
         let all: Vec<_> = (0..5).map(|_| blocks.take(4096).unwrap()).collect();
         all.into_iter().for_each(|block| blocks.give(block));
         assert_eq!(blocks.lock().len(), 2);
+        blocks.give(blocks.take(8192).unwrap());
+        assert_eq!(
+            blocks.lock().iter().map(|b| b.memory.len()).collect::<Vec<_>>(),
+            [8192],
+            "the latest stay"
+        );
         blocks.let_go();
         assert!(blocks.lock().is_empty());
         assert!(blocks.take(usize::MAX).is_err());

@@ -11,7 +11,7 @@ use crate::Clock;
 /// Bytes of a read in a row.
 pub const SEQUENTIAL_BYTES: usize = 1 << 20;
 /// Reads at a time that are tried.
-const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+const DEPTHS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// A depth is as good as the best one from this share of its rate on: fewer reads at a time take less memory and leave
 /// shorter queues to others.
 const GOOD: f64 = 0.97;

@@ -17,7 +17,7 @@ const LEAST_BYTES: u64 = 1 << 30;
 /// If the page cache holds more than this share of a file, the disk has little to do.
 const MOST_CACHED: f64 = 0.5;
 /// Reads at a time that can be tried.
-const MOST_DEPTH: usize = 64;
+const MOST_DEPTH: usize = 32;
 /// For each number of reads at a time.
 const TIME: Duration = Duration::from_millis(40);
 /// A read that takes longer ends the measurement: it must not look as if nothing got on.

@@ -1,6 +1,7 @@
 //! A storage that fails as it is told to, by a clock of its own: no test waits for it.
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -61,6 +62,7 @@ struct Inner {
     reopens: Box<dyn Fn(Duration) -> Result<(), Errno> + Send + Sync>,
     bytes_per_second: Option<u64>,
     depth: usize,
+    begun: AtomicUsize,
     attempts: Mutex<Vec<Asked>>,
     clock: Arc<SimulatedClock>,
 }
@@ -88,6 +90,7 @@ impl Simulated {
             reopens: Box::new(reopens),
             bytes_per_second,
             depth,
+            begun: AtomicUsize::new(0),
             attempts: Mutex::default(),
             clock: Arc::default(),
         }))
@@ -97,9 +100,14 @@ impl Simulated {
         Arc::clone(&self.0.clock)
     }
 
-    /// All attempts so far.
+    /// All attempts that were waited for so far.
     pub fn attempts(&self) -> Vec<Asked> {
         self.0.attempts.lock().unwrap().clone()
+    }
+
+    /// Attempts that were begun, whether somebody waited for them or not.
+    pub fn begun(&self) -> usize {
+        self.0.begun.load(Ordering::SeqCst)
     }
 
     /// Somebody writes the file.
@@ -127,6 +135,7 @@ impl Storage for Simulated {
 
     fn begin(&self, file: usize, offset: u64, len: usize) -> Box<dyn Attempt> {
         assert_eq!(file, 0);
+        self.0.begun.fetch_add(1, Ordering::SeqCst);
         Box::new(SimulatedAttempt { storage: self.clone(), offset, len })
     }
 

@@ -38,7 +38,7 @@ const HITS: [u32; 4] = [0, 50, 75, 90];
 /// A read that takes longer ends it: the disk is as good as away.
 const READ_LIMIT: Duration = Duration::from_secs(60);
 /// Reads at a time that can be tried.
-const MOST_DEPTH: usize = 64;
+const MOST_DEPTH: usize = 32;
 
 const EXAMPLES: &str = "\
 Examples:
