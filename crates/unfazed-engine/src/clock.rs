@@ -1,37 +1,6 @@
-//! Time, injected, so that tests need none.
+//! Times in messages.
 
-use std::time::{Duration, Instant};
-
-/// A clock that never goes back.
-pub trait Clock {
-    /// Time since some fixed moment.
-    fn now(&self) -> Duration;
-}
-
-/// The system's monotonic clock.
-#[derive(Clone, Copy, Debug)]
-pub struct MonotonicClock {
-    start: Instant,
-}
-
-impl MonotonicClock {
-    /// Counts from now.
-    pub fn new() -> MonotonicClock {
-        MonotonicClock { start: Instant::now() }
-    }
-}
-
-impl Default for MonotonicClock {
-    fn default() -> Self {
-        MonotonicClock::new()
-    }
-}
-
-impl Clock for MonotonicClock {
-    fn now(&self) -> Duration {
-        self.start.elapsed()
-    }
-}
+use std::time::Duration;
 
 /// Milliseconds from one moment to a later one.
 pub(crate) fn milliseconds(from: Duration, to: Duration) -> f64 {

@@ -3,11 +3,11 @@
 use unfazed_device::Device;
 use unfazed_kernels::Isa;
 use unfazed_model::Model;
+use unfazed_store::Clock;
 use unfazed_wire::{Failure, FailureKind, FinishReason, Submit, ToEngine, ToFront};
 
 use crate::Limits;
 use crate::advance::Advance;
-use crate::clock::Clock;
 use crate::kept::{Found, KeptPages, Written};
 use crate::outcome::Outcome;
 use crate::sampling::Sampler;

@@ -17,14 +17,14 @@
 //! | [`pages`] | KV pages: reserved at admission, given back at the end |
 //! | [`kept`] | keys and values that outlive this process |
 //! | [`sampling`] | from logits to a token, and to log probabilities |
-//! | [`clock`] | time, injected |
+//! | `clock` | times in messages |
 //!
 //! A request's tokens are a function of the model, its prompt, its settings and its seed: of nothing that the scheduler
 //! decides. The scheduler may therefore follow load and arrival as it likes.
 
 mod advance;
 mod beat;
-pub mod clock;
+mod clock;
 pub mod engine;
 mod error;
 #[cfg(feature = "fault-plan")]
@@ -42,7 +42,6 @@ pub mod scheduler;
 mod sequence;
 mod waits;
 
-pub use clock::{Clock, MonotonicClock};
 pub use engine::Engine;
 pub use error::EngineError;
 pub use process::run;

@@ -15,7 +15,7 @@ use unfazed_kernels::Isa;
 use unfazed_model::{ModelError, Sources};
 use unfazed_store::storage::tune;
 use unfazed_store::{
-    Loader, LocalOptions, LocalStorage, Patience, Reader, StorageReader, StoreError, SystemClock,
+    Clock, Loader, LocalOptions, LocalStorage, Patience, Reader, StorageReader, StoreError, SystemClock,
 };
 use unfazed_wire::memory::Mapping;
 use unfazed_wire::{LoadFault, ReadyInfo, Start};
@@ -23,7 +23,7 @@ use unfazed_wire::{LoadFault, ReadyInfo, Start};
 use crate::beat::Progress;
 use crate::clock::milliseconds;
 use crate::memory::{self, Memory};
-use crate::{Clock, Engine, EngineError, Limits, MonotonicClock};
+use crate::{Engine, EngineError, Limits};
 
 /// An engine that computes, and what the front must know of it.
 pub(crate) struct Loaded {
@@ -43,7 +43,7 @@ pub(crate) fn load(
     mut descriptors: Vec<OwnedFd>,
     progress: &Progress,
 ) -> Result<Loaded, EngineError> {
-    let clock = MonotonicClock::new();
+    let clock = SystemClock::new();
     let isa = Isa::choose(start.isa.as_deref()).map_err(refusal)?;
     let memory = Memory::receive(start, &mut descriptors)?;
     let headers = Headers::decode(&start.headers).map_err(refusal)?;

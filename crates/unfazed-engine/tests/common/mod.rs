@@ -6,19 +6,20 @@
 pub mod any;
 pub mod transcript;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use unfazed_device::{Batch, Device, DeviceError, PageSpan};
-use unfazed_engine::{Clock, Engine, Limits};
+use unfazed_engine::{Engine, Limits};
 use unfazed_formats::checkpoint::{GgufTokenizer, Layout};
 use unfazed_formats::config::{ExpertConfig, Family, RopeConfig, RopePairing, RopeScaling};
 use unfazed_formats::{BlockFormat, Checkpoint, Extent, FileId, ModelConfig, TensorInfo, TokenizerSource};
 use unfazed_kernels::Isa;
 use unfazed_model::Model;
-use unfazed_store::{MatrixSource, VectorSource};
+use unfazed_store::{Clock, MatrixSource, VectorSource};
 use unfazed_wire::{RequestId, Sampling, Submit, ToEngine, ToFront};
 
 pub const VOCAB: usize = 40;
@@ -144,12 +145,15 @@ impl Device for FakeDevice {
 
 /// A clock that goes on by a millisecond each time it is asked.
 #[derive(Default)]
-pub struct TickClock(Cell<u64>);
+pub struct TickClock(AtomicU64);
 
 impl Clock for TickClock {
     fn now(&self) -> Duration {
-        self.0.set(self.0.get() + 1);
-        Duration::from_millis(self.0.get())
+        Duration::from_millis(self.0.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.0.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
     }
 }
 
