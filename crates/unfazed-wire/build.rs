@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 
 fn main() {
     let mut hasher = DefaultHasher::new();
-    for file in files(Path::new("src")) {
-        std::fs::read(&file).unwrap_or_default().hash(&mut hasher);
+    // The classes of faults are in messages.
+    for folder in ["src", "../unfazed-fault/src"] {
+        for file in files(Path::new(folder)) {
+            std::fs::read(&file).unwrap_or_default().hash(&mut hasher);
+        }
+        println!("cargo::rerun-if-changed={folder}");
     }
-    println!("cargo::rerun-if-changed=src");
     let version = std::env::var("CARGO_PKG_VERSION").unwrap_or_default();
     let profile = std::env::var("PROFILE").unwrap_or_default();
     println!("cargo::rustc-env=UNFAZED_BUILD_ID={version}-{profile}-{:016x}", hasher.finish());

@@ -22,13 +22,23 @@ PATIENCE = 300  # seconds: no test is timed, a hanging one ends
 
 
 def children(pid):
-    """The process ids of a process's children."""
+    """The process ids of a process's children that are engines. A server has others, which render chat templates."""
     if pathlib.Path("/proc/self/task").exists():
         tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
         found = " ".join((task / "children").read_text() for task in tasks)
     else:
         found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout
-    return [int(child) for child in found.split()]
+    return [int(child) for child in found.split() if arguments(child)[1:2] == ["engine"]]
+
+
+def arguments(pid):
+    """A process's command line; nothing if it has ended."""
+    if pathlib.Path("/proc/self/task").exists():
+        try:
+            return pathlib.Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        except OSError:
+            return []
+    return subprocess.run(["ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True).stdout.split()
 
 
 class Server:

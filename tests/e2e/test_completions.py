@@ -77,3 +77,16 @@ def test_special_tokens_of_a_prompt_are_parsed(demo):
     answer = complete(demo, rendered, max_tokens=24)
     assert answer.usage.prompt_tokens == chat.usage.prompt_tokens
     assert answer.choices[0].text == chat.choices[0].message.content
+
+
+def test_an_answer_that_repeats_itself_ends_with_a_reason_that_the_client_takes(demo):
+    extra = {"logit_bias": {"300": 100}, "max_tokens": 40, "extra_body": {"ignore_eos": True, "repeat_stop_tokens": 9}}
+    answer = complete(demo, "Once", **extra)
+    assert answer.choices[0].finish_reason == "repetition"
+    assert answer.usage.completion_tokens == 9
+    stream = complete(demo, "Once", stream=True, **extra)
+    assert [choice.finish_reason for chunk in stream for choice in chunk.choices][-1] == "repetition"
+    chat = demo.client.chat.completions.create(
+        model="any", messages=[{"role": "user", "content": "Once"}], temperature=0, **extra
+    )
+    assert chat.choices[0].finish_reason == "repetition"

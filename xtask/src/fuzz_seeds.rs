@@ -11,7 +11,8 @@ use unfazed_testkit::TinyModel;
 use unfazed_testkit::damage::{Damage, Damager};
 use unfazed_wire::{
     BUILD_ID, Failure, FailureKind, FinishReason, LoadFailure, LoadFault, Progress, ReadyInfo, RequestId,
-    Sampling, Start, Submit, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs, frame,
+    Sampling, SandboxInfo, Start, StreamedExperts, Submit, Timings, ToEngine, ToFront, TokenEvent,
+    TokenLogprobs, frame,
 };
 
 /// Write the first inputs of the fuzz targets: small sound files, damaged copies of them, frames and requests.
@@ -28,8 +29,32 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     models(&arguments.folder)?;
     frames(&arguments.folder)?;
     requests(&corpus(&arguments.folder, "request")?)?;
+    faults(&corpus(&arguments.folder, "fault_text")?)?;
+    journals(&corpus(&arguments.folder, "journal")?)?;
+    reports(&corpus(&arguments.folder, "crash_report")?)?;
     println!("{}", arguments.folder.display());
     Ok(())
+}
+
+/// Segments of a journal: a stream that goes on, one that is forgotten. The target gives them checksums.
+fn journals(folder: &Path) -> anyhow::Result<()> {
+    let mut segment = vec![0; 36];
+    let records: [(u8, u8, u32, &[u8]); 5] =
+        [(1, 1, 0, b"prompt"), (2, 1, 0, b"one"), (1, 2, 0, b"other"), (2, 1, 1, b"two"), (3, 2, 0, b"")];
+    for (kind, stream, ordinal, bytes) in records {
+        segment.extend([0xf5, b'J', 0x9d, 0xc1]);
+        segment.extend((45 + bytes.len() as u32).to_le_bytes());
+        segment.extend([0; 8]);
+        segment.push(kind);
+        segment.extend(1_u64.to_le_bytes());
+        segment.extend([stream; 16]);
+        segment.extend(ordinal.to_le_bytes());
+        segment.extend([0; 16]);
+        segment.extend(bytes);
+    }
+    put(&folder.join("raw"), &[&[0], segment.as_slice()].concat())?;
+    put(&folder.join("sealed"), &[&[1], segment.as_slice()].concat())?;
+    put(&folder.join("twice"), &[&[3], segment.as_slice(), &segment].concat())
 }
 
 /// Model files of each family.
@@ -86,6 +111,20 @@ fn from_front() -> Vec<ToEngine> {
         isa: Some("avx2".to_owned()),
         weight_memory: 4 << 30,
         kv_memory: 1 << 20,
+        experts: Some(StreamedExperts {
+            slots: 100,
+            open: 6144,
+            least: 384,
+            slot_bytes: 8192,
+            ring: 8,
+            policy: "s3-fifo".to_owned(),
+            memory: 819_200,
+        }),
+        expert_trace: true,
+        engine: 1,
+        troubles: Vec::new(),
+        cpu_alone: false,
+        fault_plan: None,
     };
     let submit = Submit {
         request: RequestId(300),
@@ -95,6 +134,7 @@ fn from_front() -> Vec<ToEngine> {
         stop_tokens: vec![2],
         logprobs: Some(5),
         prompt_logprobs: Some(0),
+        repeat_stop_tokens: 0,
         resumed: Some(Progress { tokens: vec![9, 10], prompt_logprobs: 2 }),
     };
     vec![
@@ -116,6 +156,7 @@ fn from_engine() -> Vec<ToFront> {
         load_ms: 12.5,
         read_bytes: 0,
         kept_bytes: 4 << 30,
+        sandbox: SandboxInfo { seccomp: true, landlock: Some(6), ring: true, missing: Vec::new() },
     };
     vec![
         ToFront::Hello { build_id: BUILD_ID.to_owned() },
@@ -182,6 +223,40 @@ fn requests(folder: &Path) -> anyhow::Result<()> {
     }
     put(&folder.join("deep"), format!("{{\"messages\": {}1", "[".repeat(200)).as_bytes())?;
     put(&folder.join("not-utf8"), b"{\"prompt\": \"\xff\"}")
+}
+
+/// Messages of several programs and kernels, and a log in which one of them stands.
+fn faults(folder: &Path) -> anyhow::Result<()> {
+    let texts = [
+        ("metal", "[METAL] Command buffer execution failed: Caused GPU Timeout Error (00000002:kIOGPU"),
+        ("ggml", "ggml_metal_graph_compute: command buffer 0 failed with status 5\nerror: Innocent Victim"),
+        ("cuda", "CUDA error: an illegal memory access was encountered\n  current device: 0"),
+        ("vulkan", "terminate called\n  what():  vk::Queue::submit: ErrorDeviceLost"),
+        ("macos", "panic(cpu 7): \"completeMemory() prepare count underflow\" @IOGPUMemory.cpp:550"),
+        ("linux", "[1.0] Out of memory: Killed process 7 (llama) total-vm:8kB, anon-rss:7kB"),
+        ("go", "panic: runtime error\n\ngoroutine 1 [running]:\n"),
+        ("python", "Traceback (most recent call last):\nOSError: [Errno 116] Stale file handle"),
+        ("shell", "\r\nKilled\r\n"),
+    ];
+    for (name, text) in texts {
+        put(&folder.join(name), text.as_bytes())?;
+    }
+    let log = format!("{}\n{}\n", "a long line \u{e9} ".repeat(60), texts.map(|(_, text)| text).join("\n"));
+    put(&folder.join("log"), log.as_bytes())
+}
+
+/// The made-up reports of the guard's tests, as each kind: the first byte says which.
+fn reports(folder: &Path) -> anyhow::Result<()> {
+    let reports = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/unfazed-guard/tests/reports");
+    for entry in std::fs::read_dir(&reports).with_context(|| reports.display().to_string())? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        for kind in 0..3 {
+            let content = std::fs::read(&path).with_context(|| path.display().to_string())?;
+            put(&folder.join(format!("{name}-{kind}")), &[&[kind], content.as_slice()].concat())?;
+        }
+    }
+    Ok(())
 }
 
 /// A model of a few KB: two layers, narrow.

@@ -3,10 +3,14 @@
 mod bench;
 mod damage;
 mod fuzz_seeds;
+mod journal_bench;
 mod make_model;
 mod perplexity;
 mod resume_bench;
 mod server;
+mod simulate;
+#[cfg(target_os = "linux")]
+mod soak;
 
 use std::process::ExitCode;
 
@@ -21,6 +25,8 @@ use clap::{Parser, Subcommand};
 Examples:
   A 4 GB mixture-of-experts model in OLMoE's shape, to measure speed with:
     cargo xtask make-model --preset olmoe-7b --quant q4_0 --out olmoe.gguf
+  The same with experts that are used more than others, to measure caches of experts with:
+    cargo xtask make-model --preset olmoe-7b --quant q4_0 --router-skew 1 --out skewed.gguf
   What a model would take, without writing it:
     cargo xtask make-model --preset qwen3-30b-a3b --quant q4_k_m --stats
   Nineteen damaged copies of the demo model:
@@ -30,7 +36,11 @@ Examples:
   How long a stream stands still when its engine is killed:
     cargo xtask resume-bench --model olmoe.gguf --core-dumps
   How well quantised models predict a text:
-    cargo xtask perplexity --text text.txt model-q4_0.gguf model-q8_0.gguf")]
+    cargo xtask perplexity --text text.txt model-q4_0.gguf model-q8_0.gguf
+  Whether any of 20,000 simulated worlds loses anything:
+    cargo xtask simulate
+  Whether anything is lost while engines are killed, memory runs out and storage fails:
+    cargo xtask soak --seed 1 --minutes 30")]
 struct Arguments {
     #[command(subcommand)]
     task: Task,
@@ -43,7 +53,14 @@ enum Task {
     FuzzSeeds(fuzz_seeds::Arguments),
     Bench(bench::Arguments),
     ResumeBench(resume_bench::Arguments),
+    JournalBench(journal_bench::Arguments),
     Perplexity(perplexity::Arguments),
+    Simulate(simulate::Arguments),
+    #[cfg(target_os = "linux")]
+    Soak(soak::Arguments),
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    SoakBallast(soak::ballast::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -53,7 +70,13 @@ fn main() -> ExitCode {
         Task::FuzzSeeds(arguments) => fuzz_seeds::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::ResumeBench(arguments) => resume_bench::run(&arguments),
+        Task::JournalBench(arguments) => journal_bench::run(&arguments),
         Task::Perplexity(arguments) => perplexity::run(&arguments),
+        Task::Simulate(arguments) => simulate::run(&arguments),
+        #[cfg(target_os = "linux")]
+        Task::Soak(arguments) => soak::run(&arguments),
+        #[cfg(target_os = "linux")]
+        Task::SoakBallast(arguments) => soak::ballast::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

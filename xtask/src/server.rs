@@ -79,9 +79,21 @@ impl Server {
 
     /// Asks for a completion.
     pub(crate) async fn completion(&self, body: &Value) -> Result<Response<Incoming>> {
-        let request = hyper::Request::post(format!("http://127.0.0.1:{}/v1/completions", self.port))
-            .header("content-type", "application/json")
-            .body(Full::<Bytes>::from(body.to_string()))?;
+        self.kept_completion(body, None).await
+    }
+
+    /// Asks for a completion, whose stream is kept for so many seconds.
+    pub(crate) async fn kept_completion(
+        &self,
+        body: &Value,
+        seconds: Option<u32>,
+    ) -> Result<Response<Incoming>> {
+        let mut request = hyper::Request::post(format!("http://127.0.0.1:{}/v1/completions", self.port))
+            .header("content-type", "application/json");
+        if let Some(seconds) = seconds {
+            request = request.header("unfazed-resumable", seconds);
+        }
+        let request = request.body(Full::<Bytes>::from(body.to_string()))?;
         Ok(Client::builder(TokioExecutor::new()).build_http().request(request).await?)
     }
 

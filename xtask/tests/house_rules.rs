@@ -7,20 +7,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// From the top; a crate may use only crates below it (docs/architecture.md).
-const ORDER: [&str; 14] = [
+const ORDER: [&str; 17] = [
     "xtask",
     "unfazed",
+    "unfazed-sim",
     "unfazed-server",
     "unfazed-engine",
     "unfazed-model",
     "unfazed-device",
     "unfazed-store",
     "unfazed-kernels",
+    "unfazed-guard",
     "unfazed-host",
     "unfazed-plan",
     "unfazed-tokenizer",
     "unfazed-formats",
     "unfazed-wire",
+    "unfazed-fault",
     "unfazed-testkit",
 ];
 

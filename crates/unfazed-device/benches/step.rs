@@ -12,11 +12,13 @@ use unfazed_device::{Batch, BatchRow, CpuConfig, CpuDevice, Device, KvShape, Pag
 use unfazed_formats::config::{ExpertConfig, Family, ModelConfig, RopeConfig, RopePairing, RopeScaling};
 use unfazed_formats::{BlockFormat, Extent, FileId, KvType, KvTypes};
 use unfazed_kernels::Isa;
+use unfazed_store::experts::LayerExperts;
 use unfazed_store::{Buffer, Loader, MatrixSource, Reader, StoreError};
 use unfazed_testkit::random_blocks::random_blocks;
 use unfazed_testkit::rng::Rng;
 
 type Matrix = <CpuDevice as Device>::Matrix;
+type Experts = <CpuDevice as Device>::Experts;
 
 /// Random blocks of one format, the same at every offset.
 struct Blocks(Vec<u8>);
@@ -53,11 +55,22 @@ fn model() -> ModelConfig {
     }
 }
 
-fn load(device: &mut CpuDevice, format: BlockFormat, parts: usize, rows: usize, columns: usize) -> Matrix {
+fn source(format: BlockFormat, parts: usize, rows: usize, columns: usize) -> MatrixSource {
     let len = (format.row_bytes(columns).unwrap_or(0) * rows) as u64;
     let extent = Extent { file: FileId(0), offset: 0, len };
-    let source = MatrixSource { name: "bench".to_owned(), format, rows, columns, parts: vec![extent; parts] };
-    device.load_matrix(&source).unwrap_or_else(|error| panic!("{error}"))
+    MatrixSource { name: "bench".to_owned(), format, rows, columns, parts: vec![extent; parts] }
+}
+
+fn load(device: &mut CpuDevice, format: BlockFormat, rows: usize, columns: usize) -> Matrix {
+    device.load_matrix(&source(format, 1, rows, columns)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn load_layer(device: &mut CpuDevice, format: BlockFormat, layer: usize) -> (Vec<Matrix>, Experts) {
+    let mut all: Vec<Matrix> = (0..4).map(|_| load(device, format, 2048, 2048)).collect();
+    all.push(load(device, BlockFormat::F32, 64, 2048));
+    let stack = |rows, columns| source(format, 64, rows, columns);
+    let experts = LayerExperts { gate: stack(1024, 2048), up: stack(1024, 2048), down: stack(2048, 1024) };
+    (all, device.load_experts(layer, &experts).unwrap_or_else(|error| panic!("{error}")))
 }
 
 const PAGE_TOKENS: usize = 32;
@@ -68,7 +81,7 @@ const OPERATIONS: [&str; 8] = ["embed", "norm", "qkv", "rotate", "attend", "cont
 
 fn step(
     device: &mut CpuDevice,
-    layers: &[Vec<Matrix>],
+    layers: &[(Vec<Matrix>, Experts)],
     output: &Matrix,
     config: &ModelConfig,
     batch: &Batch,
@@ -83,7 +96,7 @@ fn step(
     device.begin(batch).unwrap_or_else(|error| panic!("{error}"));
     device.embed(output);
     lap(0);
-    for (layer, m) in layers.iter().enumerate() {
+    for (layer, (m, experts)) in layers.iter().enumerate() {
         device.norm(&weight, 1e-5);
         lap(1);
         device.project_qkv(&m[0], &m[1], &m[2]);
@@ -96,7 +109,7 @@ fn step(
         lap(5);
         device.norm(&weight, 1e-5);
         lap(1);
-        device.mixture(&m[4], &m[5], &m[6], &m[7], &EXPERTS);
+        device.mixture(&m[4], experts, &EXPERTS);
         lap(6);
     }
     device.output(&weight, 1e-5, output);
@@ -106,7 +119,7 @@ fn step(
 /// A device and what it computes with.
 struct Bench {
     device: CpuDevice,
-    layers: Vec<Vec<Matrix>>,
+    layers: Vec<(Vec<Matrix>, Experts)>,
     output: Matrix,
     config: ModelConfig,
 }
@@ -132,22 +145,14 @@ impl Bench {
             max_logit_rows: 16,
             float_activations: false,
             kv_memory: Some(pages),
+            experts: None,
+            trace: None,
             pulse: Arc::default(),
             loader: Loader::new(Arc::new(Blocks(blocks)), threads, Box::new(|_| {})),
         });
         let mut device = device.unwrap_or_else(|error| panic!("{error}"));
-        let layers = (0..config.layers)
-            .map(|_| {
-                let dense = |device: &mut CpuDevice| load(device, format, 1, 2048, 2048);
-                let mut all: Vec<Matrix> = (0..4).map(|_| dense(&mut device)).collect();
-                all.push(load(&mut device, BlockFormat::F32, 1, 64, 2048));
-                all.push(load(&mut device, format, 64, 1024, 2048));
-                all.push(load(&mut device, format, 64, 1024, 2048));
-                all.push(load(&mut device, format, 64, 2048, 1024));
-                all
-            })
-            .collect();
-        let output = load(&mut device, format, 1, config.vocab, 2048);
+        let layers = (0..config.layers).map(|layer| load_layer(&mut device, format, layer)).collect();
+        let output = load(&mut device, format, config.vocab, 2048);
         Bench { device, layers, output, config }
     }
 

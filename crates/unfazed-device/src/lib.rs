@@ -9,4 +9,7 @@ pub mod cpu;
 pub mod operations;
 
 pub use cpu::{CpuConfig, CpuDevice, arena_bytes};
-pub use operations::{Batch, BatchRow, Device, DeviceError, KvShape, PageId, PageSpan};
+pub use operations::{
+    Batch, BatchRow, Device, DeviceError, Fault, KvShape, PageId, PageSpan, SequenceFailure, StepOutput,
+};
+pub use unfazed_fault::{Class, Generation};

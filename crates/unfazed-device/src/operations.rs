@@ -6,9 +6,12 @@
 //! largest step; a smaller step is a prefix of it.
 
 use std::ops::Range;
+use std::time::Duration;
 
+use unfazed_fault::{Class, Generation};
 use unfazed_formats::KvTypes;
 use unfazed_formats::config::{ExpertConfig, RopeConfig};
+use unfazed_store::experts::LayerExperts;
 use unfazed_store::{MatrixSource, StoreError, VectorSource};
 
 /// A page of keys and values: [`KvShape::page_tokens`] positions of one sequence, all layers.
@@ -84,6 +87,39 @@ pub enum DeviceError {
     /// A batch that the device was not laid out for (a fault of the engine).
     #[error("a step was refused: {0}")]
     Batch(String),
+    /// The device did not do its work.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+/// Work that a device has lost.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {evidence}", class.name())]
+pub struct Fault {
+    /// What happened.
+    pub class: Class,
+    /// What tells so: the driver's words, or a receipt that is missing.
+    pub evidence: String,
+}
+
+/// A sequence of a step that could not be computed; the others could.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SequenceFailure {
+    /// Index into [`Batch::sequences`].
+    pub sequence: usize,
+    /// Why not: one line that names file and offset where reading failed.
+    pub reason: String,
+}
+
+/// What came of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepOutput<'d> {
+    /// `[rows that asked, vocab]`, in the order of the rows.
+    pub logits: &'d [f32],
+    /// Sequences that could not be computed. Their logits, keys and values are no use.
+    pub failures: &'d [SequenceFailure],
+    /// How long it waited for weights to be read.
+    pub waited: Duration,
 }
 
 /// A device. Methods between [`Device::begin`] and [`Device::finish`] act on the rows of the batch, in order.
@@ -92,11 +128,16 @@ pub trait Device {
     type Matrix;
     /// A vector of f32.
     type Vector;
+    /// The experts of a layer, in memory or to be read while steps are computed.
+    type Experts;
 
     /// Reads and packs a matrix (`[rows, columns]`, a stack of `parts.len()`).
     fn load_matrix(&mut self, source: &MatrixSource) -> Result<Self::Matrix, DeviceError>;
     /// Reads a vector.
     fn load_vector(&mut self, source: &VectorSource) -> Result<Self::Vector, DeviceError>;
+
+    /// Reads and packs the experts of a layer, unless they are to be read while steps are computed.
+    fn load_experts(&mut self, layer: usize, experts: &LayerExperts) -> Result<Self::Experts, DeviceError>;
 
     /// Begins a step. Checks the batch against the arena, the pages and the vocabulary.
     fn begin(&mut self, batch: &Batch) -> Result<(), DeviceError>;
@@ -121,14 +162,18 @@ pub trait Device {
     fn feed_forward(&mut self, gate: &Self::Matrix, up: &Self::Matrix, down: &Self::Matrix);
     /// Mixture of experts: softmax of `router` (`[count, hidden]`) of *normed*, the `used` largest (ties: the lower
     /// index), divided by their sum if `normalised`; *residual* += the sum of the chosen experts' outputs times their
-    /// weights, added in ascending order of expert index. `gate`, `up`, `down` are stacks.
-    fn mixture(
+    /// weights, added in ascending order of expert index. A sequence one of whose experts cannot be read is among
+    /// [`StepOutput::failures`] in the end.
+    fn mixture(&mut self, router: &Self::Matrix, experts: &Self::Experts, config: &ExpertConfig);
+    /// Says, before a mixture, which one follows it, with the norm before it: its experts may be read early. Changes *normed*,
+    /// and no result.
+    fn look_ahead(
         &mut self,
+        norm: &Self::Vector,
+        epsilon: f32,
         router: &Self::Matrix,
-        gate: &Self::Matrix,
-        up: &Self::Matrix,
-        down: &Self::Matrix,
-        experts: &ExpertConfig,
+        experts: &Self::Experts,
+        config: &ExpertConfig,
     );
     /// For rows that ask for logits: *logits* = RMS norm of *residual* times `norm`, times `table`
     /// (`[vocab, hidden]`).
@@ -136,6 +181,31 @@ pub trait Device {
     /// A digest of the keys and values, in all layers, of each position of the spans, in order. It is a function of them
     /// alone, and differs (but for an accident in about 2^32) when any bit of them does.
     fn digests(&mut self, spans: &[PageSpan]) -> Result<Vec<u64>, DeviceError>;
-    /// Ends the step and returns the *logits*, `[rows that asked, vocab]`, in the order of the rows.
-    fn finish(&mut self) -> Result<&[f32], DeviceError>;
+    /// Returns the memory of `count` pages from `first` on to the system, as far as it is in whole pages of the system's; what they
+    /// hold is lost. Returns its bytes. A device that cannot do it returns none. Not between [`Device::begin`] and
+    /// [`Device::finish`].
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    fn give_back(&mut self, first: PageId, count: usize) -> std::io::Result<u64> {
+        let _ = (first, count);
+        Ok(0)
+    }
+    /// Ends the step. What it returns is verified: the device has proved that it did the work.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Fault`]: nothing of the step is of use, and no further step can be computed before
+    /// [`Device::rebuild`].
+    fn finish(&mut self) -> Result<StepOutput<'_>, DeviceError>;
+    /// Which device this is, of those that were made of it in this process.
+    fn generation(&self) -> Generation;
+    /// Makes another device in this process after a fault. What was loaded stays of use. Keys and values may be lost:
+    /// [`Device::digests`] tells.
+    ///
+    /// # Errors
+    ///
+    /// No device can be made here again: another process must.
+    fn rebuild(&mut self, after: Class) -> Result<(), DeviceError>;
 }

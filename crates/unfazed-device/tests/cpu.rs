@@ -196,7 +196,7 @@ fn batches_that_the_device_was_not_laid_out_for_are_refused() {
             Err(DeviceError::Batch(text)) => assert!(text.contains(why), "{text}"),
             other => panic!("{why}: {other:?}"),
         }
-        assert!(device.finish().unwrap().is_empty());
+        assert!(device.finish().unwrap().logits.is_empty());
     };
     let one = [pages(&[3, 4])];
     refused(&mut device, rows(0, 0, &tokens(21, 0), true), &one, "21 rows, at most 20");
@@ -251,6 +251,8 @@ fn settings_that_cannot_be_laid_out_are_refused() {
             max_logit_rows: 4,
             float_activations: false,
             kv_memory: None,
+            experts: None,
+            trace: None,
             pulse: Arc::default(),
             loader: model.loader(),
         };

@@ -4,12 +4,15 @@ use std::ops::Range;
 use std::slice::ChunksExact;
 use std::time::Duration;
 
+use unfazed_device::StepOutput;
+use unfazed_fault::{Action, Class};
 use unfazed_kernels::Isa;
-use unfazed_wire::{FailureKind, FinishReason, TokenEvent};
+use unfazed_wire::{FailureKind, FaultReport, FinishReason, TokenEvent};
 
 use crate::outcome::Outcome;
 use crate::sampling::select::all_finite;
 use crate::sampling::{Sampler, token_logprobs};
+use crate::scheduler::plan::Work;
 use crate::sequence::Sequence;
 
 /// Carries sequences over a step that was computed.
@@ -22,13 +25,35 @@ pub(crate) struct Advance<'a> {
 }
 
 impl Advance<'_> {
+    /// Carries all sequences of a step over it. Returns the work that counts: its keys and values may be used again.
+    pub(crate) fn step(
+        &mut self,
+        running: &mut [Sequence],
+        work: &[Work],
+        output: &StepOutput<'_>,
+        vocab: usize,
+    ) -> Vec<Work> {
+        let mut rows = output.logits.chunks_exact(vocab.max(1));
+        let mut whole = Vec::with_capacity(work.len());
+        for (index, work) in work.iter().enumerate() {
+            let Some(sequence) = running.get_mut(work.index) else { continue };
+            match output.failures.iter().find(|failure| failure.sequence == index) {
+                Some(failure) => self.lost(sequence, &work.positions, &mut rows, &failure.reason),
+                None if self.sequence(sequence, &work.positions, &mut rows) => whole.push(work.clone()),
+                None => {}
+            }
+        }
+        whole
+    }
+
     /// The keys and values of `positions` are in the pages, and the sequence's own rows of logits come next in `rows`.
-    pub(crate) fn sequence(
+    /// Whether the sequence got anything of it.
+    fn sequence(
         &mut self,
         sequence: &mut Sequence,
         positions: &Range<usize>,
         rows: &mut ChunksExact<'_, f32>,
-    ) {
+    ) -> bool {
         let request = sequence.request;
         let wanted: Vec<usize> =
             positions.clone().filter(|&position| sequence.wants_logits(position)).collect();
@@ -36,12 +61,14 @@ impl Advance<'_> {
         let own: Vec<(usize, &[f32])> = wanted.iter().copied().zip(rows.by_ref()).collect();
         if own.len() < wanted.len() {
             let message = "the device returned fewer logits than it was asked for".to_owned();
-            return self.outcome.fail(request, FailureKind::Engine, message);
+            self.outcome.fail(request, FailureKind::Engine, message);
+            return false;
         }
         if let Some((position, _)) = own.iter().find(|(_, row)| !all_finite(row)) {
-            let message = format!("the model's logits at position {position} are not finite");
-            return self.outcome.fail(request, FailureKind::NonfiniteLogits, message);
+            self.nonfinite(sequence, *position);
+            return false;
         }
+        sequence.nonfinite = false;
         if sequence.prefilling() {
             self.prompt(sequence, positions, &own);
         } else {
@@ -50,6 +77,39 @@ impl Advance<'_> {
         if !sequence.prefilling() {
             self.answer(sequence, own.last().map(|(_, row)| *row));
         }
+        true
+    }
+
+    /// What is not finite is computed once more: memory or a device may have failed for a moment. If it comes again it is
+    /// the model's doing, and the request ends.
+    fn nonfinite(&mut self, sequence: &mut Sequence, position: usize) {
+        let message = format!("the model's logits at position {position} are not finite");
+        let again = std::mem::replace(&mut sequence.nonfinite, true);
+        let action = if again { Action::FailRequest } else { Action::RetryStep };
+        self.outcome.fault(FaultReport {
+            class: Class::NonFinite,
+            evidence: format!("request {}: {message}", sequence.request.0),
+            action,
+            attempt: 1 + u32::from(again),
+            cost_ms: 0.0,
+            positions: 0,
+        });
+        if again {
+            self.outcome.fail(sequence.request, FailureKind::NonfiniteLogits, message);
+        }
+    }
+
+    /// The step brought the sequence nothing, as weights that it needs cannot be read.
+    fn lost(
+        &mut self,
+        sequence: &Sequence,
+        positions: &Range<usize>,
+        rows: &mut ChunksExact<'_, f32>,
+        reason: &str,
+    ) {
+        let wanted = positions.clone().filter(|&position| sequence.wants_logits(position)).count();
+        rows.by_ref().take(wanted).for_each(drop);
+        self.outcome.fail(sequence.request, FailureKind::Storage, reason.to_owned());
     }
 
     fn prompt(&mut self, sequence: &mut Sequence, positions: &Range<usize>, own: &[(usize, &[f32])]) {
@@ -85,8 +145,8 @@ impl Advance<'_> {
         let logprobs = sequence.logprobs.map(|top| token_logprobs(self.isa, row, token, top));
         sequence.push(token);
         self.outcome.token(TokenEvent { request, token, logprobs });
-        if sequence.generated() >= sequence.max_new {
-            self.outcome.finish(request, FinishReason::Length, sequence.timings(self.now));
+        if let Some(reason) = sequence.complete() {
+            self.outcome.finish(request, reason, sequence.timings(self.now));
         }
     }
 }

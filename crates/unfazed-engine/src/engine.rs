@@ -1,15 +1,20 @@
 //! The loop without a socket: messages in, steps, messages out.
 
-use unfazed_device::Device;
+use std::sync::Arc;
+
+use unfazed_device::{Device, DeviceError};
+use unfazed_fault::Class;
 use unfazed_kernels::Isa;
 use unfazed_model::Model;
-use unfazed_store::Clock;
-use unfazed_wire::{Failure, FailureKind, FinishReason, Submit, ToEngine, ToFront};
+use unfazed_store::{Clock, WaitObserver};
+use unfazed_wire::{Failure, FailureKind, Submit, ToEngine, ToFront};
 
 use crate::Limits;
 use crate::advance::Advance;
+use crate::faults::Faults;
 use crate::kept::{Found, KeptPages, Written};
 use crate::outcome::Outcome;
+use crate::pressure;
 use crate::sampling::Sampler;
 use crate::scheduler::plan::Work;
 use crate::scheduler::{Scheduler, Submitted};
@@ -18,13 +23,14 @@ use crate::scheduler::{Scheduler, Submitted};
 /// [idle](Engine::idle).
 pub struct Engine<D: Device> {
     model: Model<D>,
-    device: D,
+    pub(crate) device: D,
     isa: Isa,
-    clock: Box<dyn Clock>,
-    scheduler: Scheduler,
+    pub(crate) clock: Box<dyn Clock>,
+    pub(crate) scheduler: Scheduler,
     sampler: Sampler,
     /// Keys and values that outlive this process.
-    kept: Option<KeptPages>,
+    pub(crate) kept: Option<KeptPages>,
+    pub(crate) faults: Faults,
     /// Messages about requests that never came to run.
     outbox: Vec<ToFront>,
     shutting_down: bool,
@@ -41,6 +47,7 @@ impl<D: Device> Engine<D> {
             scheduler: Scheduler::new(limits),
             sampler: Sampler::new(isa),
             kept: None,
+            faults: Faults::default(),
             outbox: Vec::new(),
             shutting_down: false,
         }
@@ -54,6 +61,15 @@ impl<D: Device> Engine<D> {
         self
     }
 
+    /// Earlier engines had faults of these classes, so many of each, that are not overcome; `waits` is told what this one
+    /// waits for.
+    #[must_use]
+    pub fn after_faults(mut self, troubles: &[(Class, u32)], waits: Arc<dyn WaitObserver>) -> Engine<D> {
+        self.faults.go_on(troubles, self.clock.now());
+        self.faults.waits = Some(waits);
+        self
+    }
+
     /// Takes a message. A request that cannot be served is failed by the next step's messages; one that bears the
     /// number of a live request is failed, and the live one goes on.
     pub fn handle(&mut self, message: ToEngine) {
@@ -61,6 +77,8 @@ impl<D: Device> Engine<D> {
             ToEngine::Submit(submit) => self.submit(*submit),
             ToEngine::Cancel(request) => self.scheduler.cancel(request),
             ToEngine::Shutdown => self.shutting_down = true,
+            // The process sees to it, which has the experts as well.
+            ToEngine::GiveUp { .. } | ToEngine::OpenUp { .. } => {}
             // The front said it already; a second one changes nothing.
             ToEngine::Start(_) => tracing::warn!("a second Start was ignored"),
         }
@@ -94,24 +112,25 @@ impl<D: Device> Engine<D> {
             out.push(message);
         }
         let Some((batch, work)) = self.scheduler.plan() else { return out };
-        #[cfg(feature = "fault-plan")]
-        crate::fault_plan::before(&batch);
+        let begun = self.clock.now();
         let mut outcome = Outcome::default();
-        let running = self.scheduler.running();
         match self.model.forward(&mut self.device, &batch) {
-            Ok(logits) => {
-                let mut rows = logits.chunks_exact(self.model.config().vocab.max(1));
-                let (isa, now) = (self.isa, self.clock.now());
-                let mut advance = Advance { isa, sampler: &mut self.sampler, outcome: &mut outcome, now };
-                for work in &work {
-                    if let Some(sequence) = running.get_mut(work.index) {
-                        advance.sequence(sequence, &work.positions, &mut rows);
-                    }
+            Ok(output) => {
+                let now = self.clock.now();
+                let vocab = self.model.config().vocab;
+                let mut advance =
+                    Advance { isa: self.isa, sampler: &mut self.sampler, outcome: &mut outcome, now };
+                if !output.waited.is_zero() {
+                    out.push(ToFront::StorageWait { ms: output.waited.as_secs_f64() * 1e3 });
                 }
-                self.commit(&work);
+                let whole = advance.step(self.scheduler.running(), &work, &output, vocab);
+                self.commit(&whole);
+                self.faults.went_well();
             }
+            Err(DeviceError::Fault(fault)) => out.push(self.fault(fault, begun)),
             Err(error) => {
                 tracing::error!(%error, "a step failed");
+                let running = self.scheduler.running();
                 for sequence in work.iter().filter_map(|work| running.get(work.index)) {
                     outcome.fail(sequence.request, FailureKind::Engine, error.to_string());
                 }
@@ -163,6 +182,16 @@ impl<D: Device> Engine<D> {
         self.scheduler.free_pages()
     }
 
+    /// Returns the memory of KV pages to the system that no sequence has, until it has so many bytes again: what they hold is for
+    /// an engine after this one. Those that an earlier engine left stay while a sequence waits that may find its own among them.
+    /// Returns the bytes that were returned. To be called between steps; allocates nothing.
+    pub fn give_up_free_pages(&mut self, bytes: u64) -> u64 {
+        let keep = self.scheduler.waits_for_kept();
+        let left = |page| self.kept.as_ref().is_some_and(|kept| kept.has(page));
+        let free = self.scheduler.free(left);
+        pressure::give_up_pages(&mut self.device, self.kept.as_mut(), free, keep, bytes)
+    }
+
     fn submit(&mut self, submit: Submit) {
         let request = submit.request;
         let now = self.clock.now();
@@ -174,8 +203,8 @@ impl<D: Device> Engine<D> {
         };
         match submitted {
             Ok(Submitted::Waits) => {}
-            Ok(Submitted::Complete(timings)) => {
-                self.outbox.push(ToFront::Finished { request, reason: FinishReason::Length, timings });
+            Ok(Submitted::Complete(reason, timings)) => {
+                self.outbox.push(ToFront::Finished { request, reason, timings });
             }
             Err((kind, message)) => {
                 self.outbox.push(ToFront::Failed { request, failure: Failure { kind, message } });

@@ -24,6 +24,9 @@ pub enum EngineError {
     /// A thread could not be started.
     #[error("cannot start the computing thread: {0}")]
     Thread(#[source] std::io::Error),
+    /// No device can be made in this process any more; the front has been told.
+    #[error("the device cannot be used again by this process")]
+    Device,
     /// The computing thread panicked (a fault of ours).
     #[error("the computing thread panicked; its message is in the log above")]
     Panicked,

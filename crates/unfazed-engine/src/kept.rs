@@ -90,10 +90,33 @@ impl KeptPages {
         tokens: &[u32],
         most: usize,
     ) -> Result<Found, DeviceError> {
-        let candidates = self.candidates(tokens);
+        self.check(device, tokens, self.candidates(tokens), most)
+    }
+
+    /// Checks the first `computed` positions of a running sequence, whose pages are `pages`: how many are still there.
+    pub(crate) fn verify<D: Device>(
+        &self,
+        device: &mut D,
+        tokens: &[u32],
+        pages: &[PageId],
+        computed: usize,
+    ) -> Result<Found, DeviceError> {
+        let own = pages.iter().take(computed.div_ceil(self.page_tokens.max(1)));
+        let record = |page: &PageId| Some((*page, self.sizes.read(&self.mapping, page.0 as usize)?));
+        self.check(device, tokens, own.map_while(record).collect(), computed)
+    }
+
+    /// Compares pages of a sequence with their records, from its first position on.
+    fn check<D: Device>(
+        &self,
+        device: &mut D,
+        tokens: &[u32],
+        candidates: Vec<(PageId, PageRecord)>,
+        most: usize,
+    ) -> Result<Found, DeviceError> {
         let spans: Vec<PageSpan> = candidates
             .iter()
-            .map(|&(page, record)| PageSpan { page, slots: 0..record.positions as usize })
+            .map(|&(page, record)| PageSpan { page, slots: 0..self.slots(record) })
             .collect();
         let digests = device.digests(&spans)?;
         let mut digests = digests.into_iter();
@@ -101,7 +124,7 @@ impl KeptPages {
         for (page, record) in candidates {
             let mut account = found.account;
             let start = found.positions;
-            let end = start + record.positions as usize;
+            let end = start + self.slots(record);
             if start >= most {
                 break;
             }
@@ -114,7 +137,7 @@ impl KeptPages {
                     counted = account;
                 }
             }
-            if account.digest != record.digest {
+            if (account.tokens, account.digest) != (record.tokens, record.digest) {
                 tracing::warn!(page = page.0, "a KV page is not what was stored in it: it is computed again");
                 break;
             }
@@ -122,6 +145,11 @@ impl KeptPages {
             (found.positions, found.account) = (end.min(most), counted);
         }
         Ok(found)
+    }
+
+    /// How many positions a record speaks of: what is in shared memory is not trusted.
+    fn slots(&self, record: PageRecord) -> usize {
+        (record.positions as usize).min(self.page_tokens)
     }
 
     /// Pages whose records fit a sequence's tokens, from its first position on without a gap.
@@ -157,6 +185,11 @@ impl KeptPages {
         for page in pages.iter().skip(computed.div_ceil(self.page_tokens.max(1))) {
             self.sizes.write(&self.mapping, page.0 as usize, PageRecord::default());
         }
+    }
+
+    /// Whether an earlier engine left a page and nobody had it since.
+    pub(crate) fn has(&self, page: PageId) -> bool {
+        self.contents.contains_key(&page)
     }
 
     /// Writes the records of all pages that a step has written.

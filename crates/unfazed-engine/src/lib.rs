@@ -7,6 +7,8 @@
 //! | `beat` | signs of life for the front's watchdog |
 //! | `waits` | what is waited for outside this process |
 //! | `huge_pages` | gathering weights into huge pages, in the background |
+//! | `experts` | experts that are read while steps are computed |
+//! | `sandbox` | rights that the engine gives up |
 //! | `load` | from the front's `Start` to an engine that computes |
 //! | [`local`] | an engine in the caller's own process, without a front: for measurements |
 //! | [`engine`] | the loop without a socket: messages in, steps, messages out |
@@ -16,6 +18,8 @@
 //! | `outcome` | what a step has to tell the front |
 //! | [`pages`] | KV pages: reserved at admission, given back at the end |
 //! | [`kept`] | keys and values that outlive this process |
+//! | [`pressure`] | giving memory up when it runs out |
+//! | [`repetition`] | finding an answer that says the same again and again |
 //! | [`sampling`] | from logits to a token, and to log probabilities |
 //! | `clock` | times in messages |
 //!
@@ -27,8 +31,10 @@ mod beat;
 mod clock;
 pub mod engine;
 mod error;
-#[cfg(feature = "fault-plan")]
-mod fault_plan;
+#[cfg(all(feature = "fault-plan", target_os = "linux"))]
+mod escape;
+mod experts;
+mod faults;
 mod huge_pages;
 pub mod kept;
 mod load;
@@ -36,13 +42,18 @@ pub mod local;
 mod memory;
 mod outcome;
 pub mod pages;
+pub mod parts;
+pub mod pressure;
 pub mod process;
+pub mod repetition;
 pub mod sampling;
+mod sandbox;
 pub mod scheduler;
 mod sequence;
 mod waits;
 
 pub use engine::Engine;
 pub use error::EngineError;
+pub use parts::{Parts, RealParts};
 pub use process::run;
 pub use scheduler::Limits;

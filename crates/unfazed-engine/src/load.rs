@@ -8,29 +8,34 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use unfazed_device::cpu::{CpuConfig, CpuDevice};
-use unfazed_device::{DeviceError, KvShape};
+use unfazed_device::{Device, DeviceError, KvShape};
 use unfazed_formats::source::FileSource;
-use unfazed_formats::{Headers, KvType, KvTypes, ModelConfig};
+use unfazed_formats::{Headers, Identity, KvType, KvTypes, ModelConfig};
 use unfazed_kernels::Isa;
 use unfazed_model::{ModelError, Sources};
 use unfazed_store::storage::tune;
 use unfazed_store::{
-    Clock, Loader, LocalOptions, LocalStorage, Patience, Reader, StorageReader, StoreError, SystemClock,
+    Clock, Loader, LocalOptions, LocalStorage, Patience, Reader, Storage, StorageReader, StoreError,
+    SystemClock, WaitObserver,
 };
 use unfazed_wire::memory::Mapping;
 use unfazed_wire::{LoadFault, ReadyInfo, Start};
 
 use crate::beat::Progress;
 use crate::clock::milliseconds;
+use crate::experts::{self, Experts};
 use crate::memory::{self, Memory};
-use crate::{Engine, EngineError, Limits};
+use crate::sandbox::Sandbox;
+use crate::{Engine, EngineError, Limits, Parts};
 
 /// An engine that computes, and what the front must know of it.
-pub(crate) struct Loaded {
-    pub(crate) engine: Engine<CpuDevice>,
+pub(crate) struct Loaded<D: Device> {
+    pub(crate) engine: Engine<D>,
     pub(crate) ready: ReadyInfo,
     /// The weights' memory, and how much of it is used.
     pub(crate) weights: Option<(Arc<Mapping>, usize)>,
+    /// Experts that are not among the weights.
+    pub(crate) experts: Option<Experts>,
 }
 
 /// Finds the model's tensors, checks them, and loads what an earlier engine has not loaded.
@@ -38,19 +43,42 @@ pub(crate) struct Loaded {
 /// # Errors
 ///
 /// [`EngineError::Load`] with one line that names what is wrong.
-pub(crate) fn load(
+pub(crate) fn load<P: Parts>(
     start: &Start,
     mut descriptors: Vec<OwnedFd>,
+    sandbox: Sandbox,
     progress: &Progress,
-) -> Result<Loaded, EngineError> {
+    parts: &P,
+) -> Result<Loaded<P::Device>, EngineError> {
     let clock = SystemClock::new();
     let isa = Isa::choose(start.isa.as_deref()).map_err(refusal)?;
     let memory = Memory::receive(start, &mut descriptors)?;
     let headers = Headers::decode(&start.headers).map_err(refusal)?;
     let limits = limits(start, headers.config.vocab)?;
     let sources = Sources::find(&headers).map_err(refusal)?;
-    progress.to_load.store(sources.bytes(), Ordering::Relaxed);
-    let reader = reader(&headers.files, descriptors, progress)?;
+    let streams = start.experts.is_some();
+    let to_load = sources.bytes() - if streams { sources.expert_bytes() } else { 0 };
+    progress.to_load.store(to_load, Ordering::Relaxed);
+    let trace = match (start.expert_trace, start.expert_trace.then(|| descriptors.pop()).flatten()) {
+        (false, _) => None,
+        (true, Some(file)) => Some(experts::trace(file, &headers, &sources)?),
+        (true, None) => return Err(trouble("the file for the trace of experts was not handed over")),
+    };
+    // A mount that hangs does so at the first look.
+    let wait = progress.waits.began("the model's files".to_owned());
+    let files = files(&headers, descriptors)?;
+    progress.waits.ended(wait);
+    let identity = experts::stamp(&headers.identities);
+    let (storage, ring) = storage(&headers.files, &files)?;
+    let sandbox = sandbox.no_more_rings(ring);
+    let storage = parts.storage(start, storage).map_err(refusal)?;
+    let (waits, time) = (Arc::clone(&progress.waits), Arc::new(SystemClock::new()));
+    // Reads are declared waits.
+    let reader: Arc<dyn Reader> = Arc::new(StorageReader::patient(storage, Patience::default(), time, waits));
+    let experts = start.experts.as_ref().zip(memory.experts.as_ref()).map(|(streamed, memory)| {
+        Experts::new(streamed, &sources, Arc::clone(&reader), memory, identity, clock.now())
+    });
+    let experts = experts.transpose()?;
     let model = &headers.config;
     let types = kv_types(start)?;
     let kv = kv_shape(model, &limits, types);
@@ -65,41 +93,43 @@ pub(crate) fn load(
         float_activations: false,
         loader: loader(reader, start.threads.most(), progress).into_memory(memory.weights),
         kv_memory: Some(kv_memory.pages),
+        experts: experts.as_ref().map(|experts| Arc::clone(&experts.store)),
+        trace,
         pulse: Arc::clone(&progress.pulse),
     };
-    let mut device = CpuDevice::new(config).map_err(|error| device_failure(&error))?;
-    device.loader().expect(sources.in_order());
+    let cpu = CpuDevice::new(config).map_err(|error| device_failure(&error))?;
+    cpu.loader().expect(sources.in_order(!streams));
+    let mut device = parts.device(start, cpu).map_err(refusal)?;
     let loaded = sources.load(&mut device).map_err(|error| load_failure(&error))?;
-    if let Err(error) = device.loader().seal() {
+    let loader = device.as_ref().loader();
+    if let Err(error) = loader.seal() {
         // It computes all the same; the front sees that the seal is missing.
         tracing::warn!(%error, "the weights could be written by another engine");
     }
     let ready = ReadyInfo {
         isa: isa.name().to_owned(),
         threads: start.threads.decode,
-        weight_bytes: sources.bytes(),
+        weight_bytes: to_load,
         kv_bytes: kv_bytes(model, &limits, types),
         load_ms: milliseconds(Duration::ZERO, clock.now()),
-        read_bytes: device.loader().bytes_read(),
-        kept_bytes: device.loader().bytes_kept(),
+        read_bytes: loader.bytes_read(),
+        kept_bytes: loader.bytes_kept(),
+        sandbox,
     };
-    let weights = device.loader().mapping();
+    let weights = loader.mapping();
     let engine = Engine::new(loaded, device, limits, isa, Box::new(clock)).with_kept_pages(kept);
-    Ok(Loaded { engine, ready, weights })
+    let waits: Arc<dyn WaitObserver> = Arc::clone(&progress.waits) as _;
+    let engine = engine.after_faults(&start.troubles, waits);
+    Ok(Loaded { engine, ready, weights, experts })
 }
 
-/// Reads the model's files. Reads are declared waits.
-fn reader(
-    names: &[String],
-    descriptors: Vec<OwnedFd>,
-    progress: &Progress,
-) -> Result<Arc<dyn Reader>, EngineError> {
-    let files = files(names, descriptors)?;
-    let options = LocalOptions { depth: tune::depth(&files), ..LocalOptions::default() };
-    let storage = LocalStorage::new(&files, options);
-    let storage = Arc::new(storage.map_err(|error| trouble(format!("{}: {error}", names.join(", "))))?);
-    let (waits, clock) = (Arc::clone(&progress.waits), Arc::new(SystemClock::new()));
-    Ok(Arc::new(StorageReader::patient(storage, Patience::default(), clock, waits)))
+/// The model's files, and whether they are read through a ring.
+fn storage(names: &[String], files: &[FileSource]) -> Result<(Arc<dyn Storage>, bool), EngineError> {
+    let options = LocalOptions { depth: tune::depth(files), ..LocalOptions::default() };
+    let storage = LocalStorage::new(files, options);
+    let storage = storage.map_err(|error| trouble(format!("{}: {error}", names.join(", "))))?;
+    let ring = storage.reads_by_ring();
+    Ok((Arc::new(storage), ring))
 }
 
 /// Bytes are counted as they come.
@@ -160,15 +190,21 @@ fn load_failure(error: &ModelError) -> EngineError {
     }
 }
 
-fn files(names: &[String], files: Vec<OwnedFd>) -> Result<Vec<FileSource>, EngineError> {
-    if names.len() != files.len() {
+/// The files that the front has opened, if they are still what they were then.
+fn files(headers: &Headers, files: Vec<OwnedFd>) -> Result<Vec<FileSource>, EngineError> {
+    let Headers { files: names, identities, .. } = headers;
+    if names.len() != files.len() || identities.len() != files.len() {
         return Err(refusal(format!("{} files were named and {} handed over", names.len(), files.len())));
     }
-    let source = |(name, file): (&String, OwnedFd)| {
-        FileSource::new(name, File::from(file))
-            .map_err(|error| trouble(format!("{name}: cannot be read: {error}")))
+    let source = |((name, opened), file): ((&String, &Identity), OwnedFd)| {
+        let source = FileSource::new(name, File::from(file))
+            .map_err(|error| trouble(format!("{name}: cannot be read: {error}")))?;
+        match opened.changed(&source.identity()) {
+            Some(what) => Err(refusal(StoreError::Changed { file: name.clone(), offset: 0, what })),
+            None => Ok(source),
+        }
     };
-    names.iter().zip(files).map(source).collect()
+    names.iter().zip(identities).zip(files).map(source).collect()
 }
 
 fn limits(start: &Start, vocab: usize) -> Result<Limits, EngineError> {

@@ -11,15 +11,25 @@ use std::time::Duration;
 use unfazed_device::CpuDevice;
 use unfazed_formats::{Checkpoint, Headers};
 use unfazed_plan::{PAGE_TOKENS, Plan, needs};
+use unfazed_store::experts::{ExpertStore, PolicyKind};
 use unfazed_wire::memory::{KvSegment, Segment, WEIGHTS_OFFSET};
-use unfazed_wire::{ReadyInfo, Start, Threads};
+use unfazed_wire::{Start, StreamedExperts, Threads};
 
 use crate::beat::Progress;
 use crate::load::{self, Loaded, refusal, trouble};
-use crate::{Engine, EngineError, huge_pages};
+use crate::sandbox::Sandbox;
+use crate::{Engine, EngineError, RealParts, huge_pages};
 
 /// Between two calls of a watcher.
 const EVERY: Duration = Duration::from_millis(100);
+
+/// An engine that computes.
+pub struct Local {
+    /// Itself.
+    pub engine: Engine<CpuDevice>,
+    /// Where its experts come from, if they are streamed.
+    pub experts: Option<Arc<ExpertStore>>,
+}
 
 /// Loads a model as planned. The engine is to be used by the calling thread, which `threads` may bind to processors.
 /// `watch` is called now and then with the bytes loaded, and those in all.
@@ -33,7 +43,7 @@ pub fn load(
     threads: &Threads,
     isa: Option<&str>,
     watch: &(dyn Fn(u64, u64) + Sync),
-) -> Result<(Engine<CpuDevice>, ReadyInfo), EngineError> {
+) -> Result<Local, EngineError> {
     let (start, descriptors) = start(checkpoint, plan, threads, isa)?;
     let progress = Progress::default();
     let (loading, ended) = channel::<()>();
@@ -44,14 +54,14 @@ pub fn load(
                 watch(progress.loaded.load(Ordering::Relaxed), progress.to_load.load(Ordering::Relaxed));
             }
         });
-        let loaded = load::load(&start, descriptors, progress);
+        let loaded = load::load(&start, descriptors, Sandbox::off(), progress, &RealParts);
         drop(loading);
-        let Loaded { engine, ready, weights } = loaded?;
+        let Loaded { engine, weights, experts, .. } = loaded?;
         if let Some((mapping, used)) = weights {
             // As an engine's are once it was idle for a while.
             huge_pages::gather_now(&Arc::downgrade(&mapping), used);
         }
-        Ok((engine, ready))
+        Ok(Local { engine, experts: experts.map(|experts| experts.store) })
     })
 }
 
@@ -68,7 +78,18 @@ fn start(
     let kv_memory = kv.bytes().ok_or_else(|| refusal("KV pages of that size overflow"))? as u64;
     let files = checkpoint.files.iter().map(|file| file.file().as_fd().try_clone_to_owned());
     let mut descriptors = files.collect::<std::io::Result<Vec<OwnedFd>>>().map_err(trouble)?;
-    for (what, bytes) in [("weights", weight_memory), ("KV pages", kv_memory)] {
+    let streamed = plan.experts.as_ref().filter(|experts| experts.streaming);
+    let experts = streamed.map(|experts| StreamedExperts {
+        slots: experts.slots(),
+        open: experts.slots(),
+        least: experts.least(),
+        slot_bytes: usize::try_from(experts.ring_slot_bytes.0).unwrap_or(usize::MAX),
+        ring: experts.ring_slots,
+        policy: PolicyKind::default().name().to_owned(),
+        memory: experts.slot_bytes().0,
+    });
+    let slots = experts.iter().map(|experts| ("expert slots", experts.memory));
+    for (what, bytes) in [("weights", weight_memory), ("KV pages", kv_memory)].into_iter().chain(slots) {
         let segment = Segment::create(what, bytes).map_err(trouble)?;
         descriptors.push(segment.as_fd().try_clone_to_owned().map_err(trouble)?);
     }
@@ -85,6 +106,12 @@ fn start(
         cache_type_v: plan.cache.values.to_string(),
         weight_memory,
         kv_memory,
+        experts,
+        expert_trace: false,
+        engine: 1,
+        troubles: Vec::new(),
+        cpu_alone: true,
+        fault_plan: None,
     };
     Ok((start, descriptors))
 }

@@ -13,15 +13,23 @@ use crate::EngineError;
 use crate::kept::KeptPages;
 use crate::load::{refusal, trouble};
 
-/// Memory for weights and KV pages, checked against what the front says of it.
+/// Memory for weights, KV pages and experts, checked against what the front says of it.
 pub(crate) struct Memory {
     pub(crate) weights: WeightMemory,
     pub(crate) kv: Segment,
+    /// Slots for experts, if they are streamed.
+    pub(crate) experts: Option<Segment>,
 }
 
 impl Memory {
-    /// Takes the last two descriptors off: those for weights and for KV pages.
+    /// Takes the last descriptors off: those for weights, for KV pages, and for experts if they are streamed.
     pub(crate) fn receive(start: &Start, descriptors: &mut Vec<OwnedFd>) -> Result<Memory, EngineError> {
+        let experts = start.experts.as_ref().map(|streamed| {
+            let missing = || trouble("the memory for experts was not handed over");
+            let experts = descriptors.pop().ok_or_else(missing)?;
+            Segment::received("expert slots", experts, streamed.memory).map_err(trouble)
+        });
+        let experts = experts.transpose()?;
         let (Some(kv), Some(weights)) = (descriptors.pop(), descriptors.pop()) else {
             return Err(trouble("the memory for weights and KV pages was not handed over"));
         };
@@ -29,7 +37,7 @@ impl Memory {
         let weights = WeightMemory::open(weights)
             .map_err(|error| trouble(format!("the memory for weights cannot be mapped: {error}")))?;
         let kv = Segment::received("KV pages", kv, start.kv_memory).map_err(trouble)?;
-        Ok(Memory { weights, kv })
+        Ok(Memory { weights, kv, experts })
     }
 }
 

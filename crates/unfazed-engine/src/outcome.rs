@@ -1,7 +1,7 @@
 //! What a step has to tell: messages in the order that the front relies on (progress, tokens, ends).
 
 use unfazed_wire::{
-    Failure, FailureKind, FinishReason, RequestId, Timings, ToFront, TokenEvent, TokenLogprobs,
+    Failure, FailureKind, FaultReport, FinishReason, RequestId, Timings, ToFront, TokenEvent, TokenLogprobs,
 };
 
 /// The messages of one step, and who ended in it.
@@ -36,6 +36,10 @@ impl Outcome {
     pub(crate) fn fail(&mut self, request: RequestId, kind: FailureKind, message: String) {
         self.ends.push(ToFront::Failed { request, failure: Failure { kind, message } });
         self.ended.push(request);
+    }
+
+    pub(crate) fn fault(&mut self, report: FaultReport) {
+        self.progress.push(ToFront::Fault(report));
     }
 
     pub(crate) fn ended(&self) -> &[RequestId] {

@@ -2,6 +2,7 @@
 //!
 //! [`Pages`] can be neither copied nor taken apart: what was given back is gone, so no page is ever free twice.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 
 use unfazed_device::PageId;
@@ -68,6 +69,13 @@ impl PageAllocator {
         debug_assert!(self.free.len() <= self.total, "pages of another allocator came back");
     }
 
+    /// Pages that nobody has: those that are spared, then the others, each in descending order. The last, which is the lowest
+    /// of the others, is taken first from now on. Allocates nothing.
+    pub fn in_order(&mut self, spared: impl Fn(PageId) -> bool) -> &[PageId] {
+        self.free.sort_unstable_by_key(|page| (!spared(*page), Reverse(*page)));
+        &self.free
+    }
+
     /// Pages that nobody has.
     pub fn free(&self) -> usize {
         self.free.len()
@@ -112,6 +120,16 @@ mod tests {
         assert_eq!(pages.all(), [PageId(5), PageId(1), PageId(2)]);
         let rest = allocator.reserve(3, &[PageId(5)]).unwrap();
         assert_eq!(rest.all(), [PageId(3), PageId(4), PageId(0)]);
+    }
+
+    #[test]
+    fn pages_are_put_in_order_and_those_that_are_spared_are_still_taken_last() {
+        let mut allocator = PageAllocator::new(6);
+        let taken = allocator.reserve(6, &[PageId(3), PageId(5), PageId(0)]).unwrap();
+        allocator.release(taken);
+        let order = allocator.in_order(|page| page.0 < 2).to_vec();
+        assert_eq!(order, [1, 0, 5, 4, 3, 2].map(PageId));
+        assert_eq!(allocator.reserve(5, &[]).unwrap().all(), [2, 3, 4, 5, 0].map(PageId));
     }
 
     proptest! {

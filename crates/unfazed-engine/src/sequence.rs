@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use unfazed_wire::{RequestId, Sampling, Submit, Timings};
+use unfazed_wire::{FinishReason, RequestId, Sampling, Submit, Timings};
 
 use crate::clock::milliseconds;
-use crate::kept::Account;
+use crate::kept::{Account, Found};
 use crate::pages::Pages;
+use crate::repetition::Repetition;
 use crate::sampling::Occurrences;
 use crate::sampling::adjust::penalises;
 
@@ -31,12 +32,18 @@ pub(crate) struct Sequence {
     pub(crate) prompt_logprobs: Option<u32>,
     /// Positions of the prompt of which an earlier engine has told them.
     pub(crate) prompt_logprobs_told: usize,
+    /// Of the answer.
+    pub(crate) repetition: Repetition,
+    /// The answer says the same again and again.
+    pub(crate) repeats: bool,
     /// Kept up to date if a penalty asks for it.
     pub(crate) occurrences: Occurrences,
     /// What its pages hold.
     pub(crate) account: Account,
     /// The pages of all positions that it may reach, from admission on.
     pub(crate) pages: Option<Pages>,
+    /// Its logits were not finite in its last step.
+    pub(crate) nonfinite: bool,
     /// Number of the last step that it had a row in.
     pub(crate) last_step: u64,
     pub(crate) submitted: Duration,
@@ -67,9 +74,12 @@ impl Sequence {
             logprobs: submit.logprobs,
             prompt_logprobs: submit.prompt_logprobs,
             prompt_logprobs_told: told,
+            repetition: Repetition::new(submit.repeat_stop_tokens),
+            repeats: false,
             occurrences: Occurrences::default(),
             account: Account::default(),
             pages: None,
+            nonfinite: false,
             last_step: 0,
             submitted: now,
             admitted: now,
@@ -87,9 +97,21 @@ impl Sequence {
         sequence
     }
 
-    /// Nothing is left to be computed: an earlier engine came to the end and could not say so.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.max_new > 0 && self.generated() >= self.max_new
+    /// Only what was found is still in its pages: the rest is computed again, and nothing of it is told again.
+    pub(crate) fn rewind(&mut self, found: &Found) {
+        self.prompt_logprobs_told = self.prompt_logprobs_told.max(self.computed);
+        self.given = self.tokens.len();
+        (self.computed, self.account) = (found.positions, found.account);
+    }
+
+    /// Why nothing is left to be computed, if nothing is: the answer is at its end, perhaps by an earlier engine that could not
+    /// say so.
+    pub(crate) fn complete(&self) -> Option<FinishReason> {
+        match self.max_new > 0 && self.generated() >= self.max_new {
+            _ if self.repeats => Some(FinishReason::Repetition),
+            true => Some(FinishReason::Length),
+            false => None,
+        }
     }
 
     /// Most positions that will ever have keys and values: the last generated token needs none.
@@ -129,6 +151,7 @@ impl Sequence {
     /// A token was chosen and belongs to the answer.
     pub(crate) fn push(&mut self, token: u32) {
         self.tokens.push(token);
+        self.repeats = self.repetition.push(self.tokens.get(self.prompt_len..).unwrap_or_default());
         if penalises(&self.sampling.penalties) {
             self.occurrences.push(token);
         }

@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // A test may.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::{JoinHandle, spawn};
+use std::time::{Duration, SystemTime};
 
 use unfazed_engine::{EngineError, run};
 use unfazed_formats::source::FileSource;
@@ -41,16 +43,19 @@ struct Front {
 /// Starts an engine and hears its hello.
 fn front() -> Front {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let engine = spawn(|| run(theirs));
+    let engine = spawn(|| run(theirs, false));
     let (sender, mut receiver) = link::split(ours).unwrap();
     let hello = receiver.receive().unwrap();
     assert_eq!(hello, Some(ToFront::Hello { build_id: BUILD_ID.to_owned() }));
     Front { sender, receiver, engine }
 }
 
+fn demo_path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/stories-moe-29m-Q4_0.gguf")
+}
+
 fn demo() -> Checkpoint {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/stories-moe-29m-Q4_0.gguf");
-    Checkpoint::open(&path).unwrap()
+    Checkpoint::open(&demo_path()).unwrap()
 }
 
 fn start(model: &Checkpoint) -> Start {
@@ -67,6 +72,12 @@ fn start(model: &Checkpoint) -> Start {
         isa: None,
         weight_memory: WEIGHTS_OFFSET as u64 + (24 << 20),
         kv_memory: KvSegment { pages: 16, page_bytes: PAGE_BYTES }.bytes().unwrap() as u64,
+        experts: None,
+        expert_trace: false,
+        engine: 1,
+        troubles: Vec::new(),
+        cpu_alone: false,
+        fault_plan: None,
     }
 }
 
@@ -77,6 +88,7 @@ fn submit(id: u64, max_tokens: usize) -> ToEngine {
         max_tokens,
         sampling: Sampling { temperature: 0.0, ..Sampling::default() },
         stop_tokens: Vec::new(),
+        repeat_stop_tokens: 0,
         logprobs: Some(1),
         prompt_logprobs: None,
         resumed: None,
@@ -282,11 +294,31 @@ fn a_model_that_cannot_be_loaded_is_refused_in_one_line_by_name() {
     let mut nothing = front();
     nothing.start(&start(&model), &[]);
     assert!(nothing.load_failure().contains("1 files were named and 0 handed over"));
+}
 
-    // The headers are sound, and the file was cut since they were read.
-    let cut = FileSource::new("cut.gguf", tempfile::tempfile().unwrap()).unwrap();
-    let mut front = front();
-    front.start(&start(&model), &[cut]);
-    let failure = front.load_failure();
-    assert!(failure.starts_with("stories-moe-29m-Q4_0.gguf: cannot read"), "{failure}");
+#[test]
+fn a_file_that_is_not_what_it_was_when_its_headers_were_read_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let bytes = std::fs::read(demo_path()).unwrap();
+    let changes: [fn(&Path, &[u8]); 3] = [
+        |path, bytes| std::fs::write(path, &bytes[..bytes.len() / 2]).unwrap(),
+        |path, bytes| std::fs::write(path, [bytes, b"more"].concat()).unwrap(),
+        |path, bytes| {
+            // As long as before, and written a moment later.
+            let file = std::fs::File::options().write(true).open(path).unwrap();
+            file.write_at(&bytes[..100], 0).unwrap();
+            file.set_modified(SystemTime::now() + Duration::from_secs(1)).unwrap();
+        },
+    ];
+    for change in changes {
+        std::fs::write(&path, &bytes).unwrap();
+        let model = Checkpoint::open(&path).unwrap();
+        change(&path, &bytes);
+        let mut front = front();
+        front.start(&start(&model), &model.files);
+        let failure = front.load_failure();
+        let says = failure.starts_with("model.gguf: the file changed after it was opened");
+        assert!(says && failure.contains("start again"), "{failure}");
+    }
 }

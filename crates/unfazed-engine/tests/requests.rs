@@ -5,7 +5,7 @@
 mod common;
 
 use common::transcript::transcripts;
-use common::{BREAKS, POISON, VOCAB, drain, engine, limits, logits_after, send, submit};
+use common::{BREAKS, LOST, POISON, VOCAB, drain, engine, limits, logits_after, send, submit};
 use unfazed_engine::Limits;
 use unfazed_wire::{FailureKind, FinishReason, Penalties, RequestId, Sampling, Submit, ToEngine, ToFront};
 
@@ -59,6 +59,33 @@ fn a_stop_token_ends_the_answer_and_is_not_part_of_it() {
     let all = transcripts(&drain(&mut engine));
     assert_eq!(all[&RequestId(1)].tokens, chain[..at]);
     assert_eq!(all[&RequestId(1)].end, Some(Ok(FinishReason::Stop)));
+}
+
+/// A token that is chosen whatever comes before it.
+fn always(token: u32) -> Sampling {
+    Sampling { logit_bias: vec![(token, 100.0)], ..GREEDY }
+}
+
+#[test]
+fn an_answer_that_says_the_same_again_and_again_ends_with_a_reason_of_its_own() {
+    let (mut engine, _) = engine(limits());
+    let submit = |id, prompt: &[u32], max_tokens, repeat_stop_tokens| Submit {
+        sampling: always(4),
+        repeat_stop_tokens,
+        ..submit(id, prompt, max_tokens)
+    };
+    // What the prompt repeats does not count.
+    send(&mut engine, submit(1, &[4; 12], 20, 9));
+    send(&mut engine, submit(2, &[1], 20, 0));
+    send(&mut engine, submit(3, &[1], 9, 9));
+    send(&mut engine, submit(4, &[1], 8, 9));
+    let all = transcripts(&drain(&mut engine));
+    let ends = [1, 2, 3, 4].map(|id| {
+        let transcript = &all[&RequestId(id)];
+        (transcript.tokens.len(), transcript.end.unwrap().unwrap())
+    });
+    let (repetition, length) = (FinishReason::Repetition, FinishReason::Length);
+    assert_eq!(ends, [(9, repetition), (20, length), (9, repetition), (8, length)]);
 }
 
 #[test]
@@ -145,6 +172,27 @@ fn logits_that_are_not_finite_fail_their_request_alone() {
     let all = transcripts(&said);
     assert_eq!(all[&RequestId(2)].end, Some(Err(FailureKind::NonfiniteLogits)));
     assert_eq!(all[&RequestId(1)].tokens, greedy(&[5, 6], 4));
+    assert_eq!(engine.free_pages(), limits().pages);
+}
+
+#[test]
+fn weights_that_cannot_be_read_fail_the_request_that_needs_them_alone_and_leave_nothing_behind() {
+    let (mut engine, log) = engine(limits());
+    send(&mut engine, Submit { sampling: GREEDY, ..submit(1, &[5, 6], 4) });
+    send(&mut engine, submit(2, &[5, LOST, 7], 4));
+    send(&mut engine, Submit { sampling: GREEDY, ..submit(3, &[8, 9], 4) });
+    let said = drain(&mut engine);
+    assert!(log.borrow().iter().any(|step| step.sequences.len() == 3), "they shared a step");
+    let message = said.iter().find_map(|message| match message {
+        ToFront::Failed { request: RequestId(2), failure } => Some(failure.message.as_str()),
+        _ => None,
+    });
+    assert_eq!(message, Some("model.gguf: lost by the test"));
+    let all = transcripts(&said);
+    assert_eq!(all[&RequestId(2)].end, Some(Err(FailureKind::Storage)));
+    assert!(all[&RequestId(2)].tokens.is_empty());
+    assert_eq!(all[&RequestId(1)].tokens, greedy(&[5, 6], 4));
+    assert_eq!(all[&RequestId(3)].tokens, greedy(&[8, 9], 4));
     assert_eq!(engine.free_pages(), limits().pages);
 }
 
@@ -258,9 +306,9 @@ fn timings_count_the_queue_the_prompt_and_the_answer() {
         .collect();
     assert_eq!((timings[0].prompt_tokens, timings[0].predicted_tokens), (20, 3));
     assert_eq!((timings[1].prompt_tokens, timings[1].predicted_tokens), (5, 2));
-    // Two prompt steps and two for the rest of the answer, a tick each; the second waits for all of that.
-    assert_eq!((timings[0].prompt_ms, timings[0].predicted_ms), (2.0, 2.0));
-    assert_eq!((timings[0].queue_ms, timings[1].queue_ms), (2.0, 6.0));
+    // Two prompt steps and two for the rest of the answer, two ticks each; the second waits for all of that.
+    assert_eq!((timings[0].prompt_ms, timings[0].predicted_ms), (4.0, 4.0));
+    assert_eq!((timings[0].queue_ms, timings[1].queue_ms), (2.0, 10.0));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use common::any::{any_limits, request};
 use common::transcript::{Transcript, transcripts};
-use common::{FakeDevice, Log, Pages, drain, engine, engine_on, limits, send, submit};
+use common::{FakeDevice, Log, PAGE_BYTES, Pages, drain, engine, engine_on, limits, send, submit};
 use proptest::prelude::*;
 use unfazed_engine::kept::KeptPages;
 use unfazed_engine::{Engine, Limits};
@@ -53,6 +53,8 @@ struct Death {
     steps: usize,
     /// Messages of the last step that never arrive.
     lost: usize,
+    /// After which step free pages are given up, and how many bytes of them.
+    gives_up: Option<(usize, u64)>,
     /// A token of a page that is changed afterwards, and a word among the records.
     scribbled: Option<(prop::sample::Index, prop::sample::Index)>,
 }
@@ -60,7 +62,13 @@ struct Death {
 fn death() -> impl Strategy<Value = Death> {
     let index = any::<prop::sample::Index>;
     let scribbled = prop::option::weighted(0.3, (index(), index()));
-    (0usize..12, 0usize..4, scribbled).prop_map(|(steps, lost, scribbled)| Death { steps, lost, scribbled })
+    let gives_up = prop::option::weighted(0.5, (0usize..12, 0..10 * PAGE_BYTES as u64));
+    (0usize..12, 0usize..4, gives_up, scribbled).prop_map(|(steps, lost, gives_up, scribbled)| Death {
+        steps,
+        lost,
+        gives_up,
+        scribbled,
+    })
 }
 
 fn scribble(memory: &Memory, page: prop::sample::Index, word: prop::sample::Index) {
@@ -119,6 +127,9 @@ proptest! {
                     messages.truncate(messages.len().saturating_sub(death.lost));
                 }
                 said.extend(messages);
+                if let Some((_, bytes)) = death.gives_up.filter(|(after, _)| *after == step) {
+                    engine.give_up_free_pages(bytes);
+                }
             }
             merge(&mut known, &said);
             drop(engine);
@@ -203,6 +214,49 @@ fn pages_are_of_no_use_to_a_request_with_other_tokens_or_to_one_that_is_new() {
     let mut engine = memory.engine();
     send(&mut engine, submit);
     assert_eq!(transcripts(&drain(&mut engine))[&RequestId(1)].kept, 0);
+}
+
+#[test]
+fn free_pages_that_are_given_up_are_forgotten_and_those_of_sequences_stay() {
+    let memory = Memory::new(limits());
+    let mut engine = memory.engine();
+    let ended = submit(1, &(0..20).rev().collect::<Vec<_>>(), 3);
+    send(&mut engine, ended.clone());
+    drain(&mut engine);
+    let (submit, tokens) = half_done(&memory);
+    let undisturbed = go_on(&Memory::new(limits()), &submit, &tokens);
+
+    let mut engine = memory.engine();
+    let resumed = |submit: &Submit, tokens: &[u32]| Submit {
+        resumed: Some(Progress { tokens: tokens.to_vec(), prompt_logprobs: 0 }),
+        ..submit.clone()
+    };
+    send(&mut engine, resumed(&submit, &tokens));
+    let empty = |page: &Vec<u32>| page.iter().all(|token| *token == u32::MAX);
+    let before = memory.pages.borrow().iter().filter(|page| !empty(page)).count();
+    assert_eq!(engine.give_up_free_pages(u64::MAX), 0, "one waits that may find its own among them");
+    let mut said = engine.step();
+    let given = engine.give_up_free_pages(u64::MAX);
+    assert_eq!(engine.give_up_free_pages(u64::MAX), 0);
+    let left = memory.pages.borrow().iter().filter(|page| !empty(page)).count();
+    // 41 positions at most of the one that runs, four to a page.
+    assert_eq!((left, given), (10, ((before - left) * PAGE_BYTES) as u64));
+    said.extend(drain(&mut engine));
+    let rest = &transcripts(&said)[&submit.request];
+    assert_eq!((rest.kept, &rest.tokens), (39, &undisturbed.tokens));
+    // The other one finds nothing in the next engine, and says the same.
+    let mut next = memory.engine();
+    send(&mut next, resumed(&ended, &[]));
+    assert_eq!(transcripts(&drain(&mut next))[&RequestId(1)].kept, 0);
+}
+
+#[test]
+fn an_answer_that_had_come_to_repeat_itself_ends_without_a_step() {
+    let memory = Memory::new(limits());
+    let submit = Submit { repeat_stop_tokens: 6, ..submit(1, &[1, 2, 3], 20) };
+    let rest = go_on(&memory, &submit, &[9, 5, 6, 5, 6, 5, 6]);
+    assert!(rest.tokens.is_empty() && rest.end == Some(Ok(unfazed_wire::FinishReason::Repetition)));
+    assert_eq!(memory.rows(), 0);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::source::FileSource;
 use crate::{ByteSource, FileId, FormatError, ModelConfig, TensorInfo, gguf, huggingface};
 
 /// Most files of a model: each is an open file, and all of them are handed to the engine beside one message.
-pub const FILES_MAX: usize = 250;
+pub const FILES_MAX: usize = 248;
 
 /// Largest `config.json` (and its siblings) that is read: a tokenizer's configuration may list some thousand
 /// added tokens.

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Layout;
-use crate::{ByteSource, Checkpoint, ModelConfig, TensorInfo};
+use crate::source::FileSource;
+use crate::{ByteSource, Checkpoint, Identity, ModelConfig, TensorInfo};
 
 /// A checkpoint without its open files, tokenizer and template. A process that has it computes the model without reading
 /// a header, which may take long (a tokenizer has some 100,000 texts) or, of a file that was changed since, fail.
@@ -15,6 +16,8 @@ pub struct Headers {
     pub layout: Layout,
     /// Base names of the files; [`crate::FileId`] is the index.
     pub files: Vec<String>,
+    /// What each of them was when it was opened.
+    pub identities: Vec<Identity>,
     /// Tensors by their name in the files.
     pub tensors: BTreeMap<String, TensorInfo>,
     /// Shape of the model.
@@ -45,6 +48,7 @@ impl From<&Checkpoint> for Headers {
         Headers {
             layout: checkpoint.layout,
             files: checkpoint.files.iter().map(|file| file.name().to_owned()).collect(),
+            identities: checkpoint.files.iter().map(FileSource::identity).collect(),
             tensors: checkpoint.tensors.clone(),
             config: checkpoint.config.clone(),
             name: checkpoint.name.clone(),

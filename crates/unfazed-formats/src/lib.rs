@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`source`] | bytes that can be read at an offset: a file, or memory |
+//! | [`identity`] | what tells that a file is the one that was opened |
 //! | [`tensor`] | extents, shapes and tensor descriptions |
 //! | [`block`] | block formats (Q4_0, Q4_K, ...): sizes, layout, dequantisation |
 //! | [`gguf`] | GGUF v2 and v3 headers, split files |
@@ -22,6 +23,7 @@ mod error;
 pub mod gguf;
 pub mod headers;
 pub mod huggingface;
+pub mod identity;
 pub mod kv;
 pub mod source;
 pub mod tensor;
@@ -31,6 +33,7 @@ pub use checkpoint::{Checkpoint, TokenizerSource};
 pub use config::ModelConfig;
 pub use error::FormatError;
 pub use headers::Headers;
+pub use identity::Identity;
 pub use kv::{KvType, KvTypes};
 pub use source::ByteSource;
 pub use tensor::{Extent, FileId, TensorInfo};

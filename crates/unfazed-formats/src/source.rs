@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use crate::Identity;
+
 /// A file, or memory that stands for one. Reads have no position, so one source serves many threads.
 pub trait ByteSource: Send + Sync {
     /// Base name, for messages to people (never a path: messages may reach clients).
@@ -22,15 +24,20 @@ pub trait ByteSource: Send + Sync {
 #[derive(Debug)]
 pub struct FileSource {
     name: String,
-    len: u64,
+    identity: Identity,
     file: File,
 }
 
 impl FileSource {
-    /// Takes an open file under a base name; its length is taken now.
+    /// Takes an open file under a base name; its length and what else tells whether it changes are taken now.
     pub fn new(name: impl Into<String>, file: File) -> io::Result<FileSource> {
-        let len = file.metadata()?.len();
-        Ok(FileSource { name: name.into(), len, file })
+        let identity = Identity::from(&file.metadata()?);
+        Ok(FileSource { name: name.into(), identity, file })
+    }
+
+    /// What the file was when it was taken.
+    pub fn identity(&self) -> Identity {
+        self.identity
     }
 
     /// The open file, for handing its descriptor to another process.
@@ -44,7 +51,7 @@ impl ByteSource for FileSource {
         &self.name
     }
     fn len(&self) -> u64 {
-        self.len
+        self.identity.size
     }
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.file.read_exact_at(buf, offset)

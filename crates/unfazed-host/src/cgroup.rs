@@ -12,7 +12,7 @@ pub(crate) struct Group {
 }
 
 /// The versions of control groups; a machine may have both.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Version {
     One,
     Two,
@@ -21,18 +21,21 @@ pub(crate) enum Version {
 impl Group {
     /// The tightest limit of this group in bytes, and of those above it if this version tells.
     pub(crate) fn limit(&self) -> Option<u64> {
-        let files = self.version.files();
-        let own = files.limits.iter().filter_map(|file| number(&self.dir.join(file)));
-        let inherited = files.inherited_limit.and_then(|name| field(&self.dir.join("memory.stat"), name));
-        own.chain(inherited).min()
+        self.version.limit(|file, name| self.read(file, name))
     }
 
     /// Bytes in use that cannot be dropped: anonymous and shared memory, and the kernel's own.
     pub(crate) fn held(&self) -> u64 {
-        let files = self.version.files();
-        let used = number(&self.dir.join(files.usage)).unwrap_or(0);
-        let cache = files.cache.iter().filter_map(|name| field(&self.dir.join("memory.stat"), name));
-        used.saturating_sub(cache.fold(0, u64::saturating_add))
+        self.version.held(|file, name| self.read(file, name))
+    }
+
+    /// The number in a file of the group, or that of one of its fields.
+    pub(crate) fn read(&self, file: &str, name: Option<&str>) -> Option<u64> {
+        let text = fs::read_to_string(self.dir.join(file)).ok()?;
+        match name {
+            Some(name) => field(&text, name),
+            None => number(&text),
+        }
     }
 }
 
@@ -49,9 +52,48 @@ pub(crate) struct Files {
     pub cache: [&'static str; 2],
     /// The file whose field `oom_kill` counts processes killed for lack of memory.
     pub kills: &'static str,
+    /// Files that count how often the group's own limits were hit, and their fields: the first file that is there counts. (What
+    /// groups below it hit would count in `memory.events`.)
+    pub hits: &'static [(&'static str, &'static [Option<&'static str>])],
 }
 
+/// Fields of version two that count hits.
+const LIMITS_HIT: &[Option<&str>] = &[Some("high"), Some("max")];
+/// The file with the kinds of memory that a group has.
+pub(crate) const STAT: &str = "memory.stat";
+/// The field of [`Files::kills`].
+pub(crate) const KILLS: &str = "oom_kill";
+
 impl Version {
+    /// The tightest limit of a group in bytes, and of those above it if this version tells. `read` gives the number in a file of
+    /// the group, or that of one of its fields.
+    pub(crate) fn limit(
+        self,
+        mut read: impl FnMut(&'static str, Option<&'static str>) -> Option<u64>,
+    ) -> Option<u64> {
+        let files = self.files();
+        let own = files.limits.iter().filter_map(|file| read(file, None)).min();
+        let inherited = files.inherited_limit.and_then(|name| read(STAT, Some(name)));
+        own.into_iter().chain(inherited).min()
+    }
+
+    /// Bytes in use that cannot be dropped.
+    pub(crate) fn held(self, mut read: impl FnMut(&'static str, Option<&'static str>) -> Option<u64>) -> u64 {
+        let files = self.files();
+        let used = read(files.usage, None).unwrap_or(0);
+        let cache = files.cache.iter().filter_map(|name| read(STAT, Some(name)));
+        used.saturating_sub(cache.fold(0, u64::saturating_add))
+    }
+
+    /// How often the group's limits were hit.
+    pub(crate) fn hits(self, mut read: impl FnMut(&'static str, Option<&'static str>) -> Option<u64>) -> u64 {
+        let mut sum = |(file, names): &(&'static str, &'static [Option<&'static str>])| {
+            let counts = names.iter().filter_map(|name| read(file, *name));
+            counts.reduce(u64::saturating_add)
+        };
+        self.files().hits.iter().find_map(&mut sum).unwrap_or(0)
+    }
+
     pub(crate) fn files(self) -> Files {
         match self {
             Version::One => Files {
@@ -60,6 +102,7 @@ impl Version {
                 usage: "memory.usage_in_bytes",
                 cache: ["total_inactive_file", "total_active_file"],
                 kills: "memory.oom_control",
+                hits: &[("memory.failcnt", &[None])],
             },
             Version::Two => Files {
                 limits: &["memory.max", "memory.high"],
@@ -67,6 +110,7 @@ impl Version {
                 usage: "memory.current",
                 cache: ["inactive_file", "active_file"],
                 kills: "memory.events",
+                hits: &[("memory.events.local", LIMITS_HIT), ("memory.events", LIMITS_HIT)],
             },
         }
     }
@@ -102,14 +146,13 @@ pub(crate) fn groups(root: &Path) -> Vec<Group> {
     groups
 }
 
-/// A file with one number; `None` for `max` and for what is not there.
-pub(crate) fn number(path: &Path) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
+/// The one number in a file; `None` for `max`.
+pub(crate) fn number(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
 }
 
-/// The number behind `name` in a file with a name and a number per line; `None` if there is none.
-pub(crate) fn field(path: &Path, name: &str) -> Option<u64> {
-    let text = fs::read_to_string(path).ok()?;
+/// The number behind `name` in a text with a name and a number per line; `None` if there is none.
+pub(crate) fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.split_whitespace().next() == Some(name))?;
     line.split_whitespace().nth(1)?.parse().ok()
 }

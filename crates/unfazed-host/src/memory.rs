@@ -30,20 +30,19 @@ pub fn memory() -> std::io::Result<Memory> {
             bound: None,
             unified: cfg!(target_arch = "aarch64"),
         };
-        Ok(jetsam::bounded(memory, &jetsam::read()))
+        Ok(jetsam::bounded(memory, &jetsam::read("kern.memorystatus_level")))
     }
 }
 
 /// macOS ends processes (jetsam) by its own measure of free memory, which may be tighter than the sum of free pages.
 #[cfg(any(test, not(target_os = "linux")))]
-mod jetsam {
+pub(crate) mod jetsam {
     use super::Memory;
 
-    /// What the kernel tells, as text; empty if it does not.
+    /// What the kernel tells under a name, as text; empty if it does not.
     #[cfg(not(target_os = "linux"))]
-    pub(super) fn read() -> String {
-        let output =
-            std::process::Command::new("/usr/sbin/sysctl").args(["-n", "kern.memorystatus_level"]).output();
+    pub(crate) fn read(name: &str) -> String {
+        let output = std::process::Command::new("/usr/sbin/sysctl").args(["-n", name]).output();
         output.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
@@ -76,7 +75,7 @@ mod jetsam {
 }
 
 #[cfg(target_os = "linux")]
-mod linux {
+pub(crate) mod linux {
     use std::fs;
     use std::io;
     use std::path::Path;
@@ -84,17 +83,23 @@ mod linux {
     use super::Memory;
     use crate::cgroup;
 
+    /// The field of `/proc/meminfo` with what can be had without swapping.
+    pub(crate) const AVAILABLE: &str = "MemAvailable:";
+
+    /// The bytes behind a name of `/proc/meminfo`.
+    pub(crate) fn meminfo(text: &str, name: &str) -> Option<u64> {
+        cgroup::field(text, name).map(|kib| kib.saturating_mul(1024))
+    }
+
     /// `root` is `/`, or a folder that looks like it (in tests).
     pub(super) fn memory(root: &Path) -> io::Result<Memory> {
         let text = fs::read_to_string(root.join("proc/meminfo"))?;
         let field = |name: &str| {
-            let line = text.lines().find(|line| line.starts_with(name));
-            let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
-            kib.map(|kib| kib.saturating_mul(1024)).ok_or_else(|| {
+            meminfo(&text, name).ok_or_else(|| {
                 io::Error::new(io::ErrorKind::InvalidData, format!("/proc/meminfo has no {name}"))
             })
         };
-        let (total, available) = (field("MemTotal:")?, field("MemAvailable:")?);
+        let (total, available) = (field("MemTotal:")?, field(AVAILABLE)?);
         let mut memory = Memory { total, available, bound: None, unified: false };
         for group in cgroup::groups(root) {
             let Some(limit) = group.limit() else { continue };

@@ -1,5 +1,8 @@
 //! How often the kernel killed for lack of memory.
 
+/// What an engine says of itself in `oom_score_adj`, so that the kernel takes it, which can be started again, and not the server.
+pub const ENGINE_SCORE: i32 = 800;
+
 /// How many processes of this process's memory control group (of either version, with the groups below it in version
 /// two) the kernel has killed so far since memory ran out, under a limit or on the whole machine. Without a memory
 /// controller it counts the whole machine's. `None` where the kernel does not tell.
@@ -18,17 +21,15 @@ pub fn oom_kills() -> Option<u64> {
 mod linux {
     use std::path::Path;
 
-    use crate::cgroup;
-
-    const FIELD: &str = "oom_kill";
+    use crate::cgroup::{self, KILLS};
 
     /// `root` is `/`, or a folder that looks like it (in tests).
     pub(super) fn oom_kills(root: &Path) -> Option<u64> {
         // The own group may be without the controller; its memory then counts as that of the next group up which has it.
         cgroup::groups(root)
             .iter()
-            .find_map(|group| cgroup::field(&group.dir.join(group.version.files().kills), FIELD))
-            .or_else(|| cgroup::field(&root.join("proc/vmstat"), FIELD))
+            .find_map(|group| group.read(group.version.files().kills, Some(KILLS)))
+            .or_else(|| cgroup::field(&std::fs::read_to_string(root.join("proc/vmstat")).ok()?, KILLS))
     }
 
     #[cfg(test)]

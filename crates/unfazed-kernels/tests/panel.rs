@@ -33,7 +33,7 @@ proptest! {
 
     #[test]
     fn packing_writes_every_byte_and_fills_up_with_zero_weights(
-        format in format(), rows in 1usize..16, blocks in 1usize..4, seed: u64,
+        format in format(), rows in 1usize..=16, blocks in 1usize..6, seed: u64,
     ) {
         let columns = blocks * format.block_weights();
         let file = file_rows(format, rows, columns, Scales::Any, Bytes::Random, &mut Random(seed));

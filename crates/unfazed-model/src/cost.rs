@@ -2,6 +2,7 @@
 
 use unfazed_kernels::panel::PanelLayout;
 use unfazed_store::MatrixSource;
+use unfazed_store::experts::LayerExperts;
 
 use crate::decoder::{Decoder, Network};
 
@@ -57,7 +58,7 @@ impl Matrices {
 }
 
 /// The cost of a model.
-pub(crate) fn cost<V>(weights: &Decoder<MatrixSource, V>) -> Cost {
+pub(crate) fn cost<V>(weights: &Decoder<MatrixSource, V, LayerExperts>) -> Cost {
     let mut cost = Cost::default();
     for layer in &weights.layers {
         layer.attention.matrices().into_iter().for_each(|source| cost.dense.add(source));
@@ -65,8 +66,9 @@ pub(crate) fn cost<V>(weights: &Decoder<MatrixSource, V>) -> Cost {
             Network::Dense(part) => part.matrices().into_iter().for_each(|source| cost.dense.add(source)),
             Network::Mixture(part) => {
                 cost.dense.add(&part.router);
-                part.stacks().into_iter().for_each(|source| cost.expert.add(source));
-                (cost.experts, cost.used) = (part.experts.count, part.experts.used);
+                let LayerExperts { gate, up, down } = &part.experts;
+                [gate, up, down].into_iter().for_each(|source| cost.expert.add(source));
+                (cost.experts, cost.used) = (part.config.count, part.config.used);
             }
         }
     }

@@ -3,78 +3,72 @@
 use unfazed_device::{Device, DeviceError};
 use unfazed_formats::ModelConfig;
 use unfazed_formats::config::ExpertConfig;
+use unfazed_store::experts::LayerExperts;
 use unfazed_store::{MatrixSource, Source, VectorSource};
 
 use crate::ModelError;
 use crate::catalog::Catalog;
 use crate::names::{PerExpert, PerLayer};
 
-/// Norm, router and the experts' matrices as stacks.
-pub(crate) struct Mixture<M, V> {
-    pub(crate) experts: ExpertConfig,
+/// Norm, router and the experts.
+pub(crate) struct Mixture<M, V, E> {
+    pub(crate) config: ExpertConfig,
     norm: V,
     pub(crate) router: M,
-    gate: M,
-    up: M,
-    down: M,
+    pub(crate) experts: E,
 }
 
-impl Mixture<MatrixSource, VectorSource> {
+/// The same, on a device.
+type Loaded<D> = Mixture<<D as Device>::Matrix, <D as Device>::Vector, <D as Device>::Experts>;
+
+impl Mixture<MatrixSource, VectorSource, LayerExperts> {
     pub(crate) fn find(
         catalog: &mut Catalog<'_>,
         layer: usize,
-        experts: &ExpertConfig,
+        config: &ExpertConfig,
     ) -> Result<Self, ModelError> {
         let hidden = catalog.config().hidden;
-        let ExpertConfig { count, feed_forward, .. } = *experts;
+        let ExpertConfig { count, feed_forward, .. } = *config;
         let inner = "experts, expert width, hidden";
         let mut stack = |part, shape, reason| catalog.experts(layer, part, count, shape, reason);
-        let gate = stack(PerExpert::Gate, [feed_forward, hidden], inner)?;
-        let up = stack(PerExpert::Up, [feed_forward, hidden], inner)?;
-        let down = stack(PerExpert::Down, [hidden, feed_forward], "experts, hidden, expert width")?;
+        let experts = LayerExperts {
+            gate: stack(PerExpert::Gate, [feed_forward, hidden], inner)?,
+            up: stack(PerExpert::Up, [feed_forward, hidden], inner)?,
+            down: stack(PerExpert::Down, [hidden, feed_forward], "experts, hidden, expert width")?,
+        };
         Ok(Mixture {
-            experts: *experts,
+            config: *config,
             norm: catalog.layer_vector(layer, PerLayer::FeedForwardNorm, hidden, "hidden")?,
             router: catalog.layer_matrix(layer, PerLayer::Router, [count, hidden], "experts, hidden")?,
-            gate,
-            up,
-            down,
+            experts,
         })
     }
 
-    /// What [`Mixture::load`] loads, in its order.
-    pub(crate) fn in_order(&self) -> [Source<'_>; 5] {
-        let [gate, up, down] = self.stacks().map(Source::Matrix);
-        [Source::Vector(&self.norm), Source::Matrix(&self.router), gate, up, down]
+    /// What [`Mixture::load`] loads, in its order, but for the experts.
+    pub(crate) fn in_order(&self) -> [Source<'_>; 2] {
+        [Source::Vector(&self.norm), Source::Matrix(&self.router)]
     }
 
-    pub(crate) fn load<D: Device>(
-        &self,
-        device: &mut D,
-    ) -> Result<Mixture<D::Matrix, D::Vector>, DeviceError> {
+    pub(crate) fn load<D: Device>(&self, layer: usize, device: &mut D) -> Result<Loaded<D>, DeviceError> {
         Ok(Mixture {
-            experts: self.experts,
+            config: self.config,
             norm: device.load_vector(&self.norm)?,
             router: device.load_matrix(&self.router)?,
-            gate: device.load_matrix(&self.gate)?,
-            up: device.load_matrix(&self.up)?,
-            down: device.load_matrix(&self.down)?,
+            experts: device.load_experts(layer, &self.experts)?,
         })
     }
 }
 
-impl<M, V> Mixture<M, V> {
-    /// The stacks of the experts' matrices.
-    pub(crate) fn stacks(&self) -> [&M; 3] {
-        [&self.gate, &self.up, &self.down]
-    }
-
-    /// *residual* += the chosen experts' outputs for the normed *residual*.
-    pub(crate) fn apply<D>(&self, device: &mut D, config: &ModelConfig)
+impl<M, V, E> Mixture<M, V, E> {
+    /// *residual* += the chosen experts' outputs for the normed *residual*. `next`: the mixture that follows.
+    pub(crate) fn apply<D>(&self, device: &mut D, config: &ModelConfig, next: Option<&Self>)
     where
-        D: Device<Matrix = M, Vector = V>,
+        D: Device<Matrix = M, Vector = V, Experts = E>,
     {
+        if let Some(Mixture { norm, router, experts, config: used }) = next {
+            device.look_ahead(norm, config.norm_epsilon, router, experts, used);
+        }
         device.norm(&self.norm, config.norm_epsilon);
-        device.mixture(&self.router, &self.gate, &self.up, &self.down, &self.experts);
+        device.mixture(&self.router, &self.experts, &self.config);
     }
 }

@@ -1,27 +1,28 @@
 //! A model: its checked sources, and its weights on a device.
 
-use unfazed_device::{Batch, Device, DeviceError};
+use unfazed_device::{Batch, Device, DeviceError, StepOutput};
 use unfazed_formats::config::Family;
 use unfazed_formats::{Checkpoint, Headers, ModelConfig};
+use unfazed_store::experts::LayerExperts;
 use unfazed_store::{MatrixSource, Source, VectorSource};
 
 use crate::ModelError;
 use crate::catalog::Catalog;
 use crate::cost::{self, Cost};
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, Loaded};
 use crate::{llama, qwen3, qwen3moe};
 
 /// Where all weights of a model are: every tensor found and checked, nothing read yet.
 pub struct Sources {
     config: ModelConfig,
-    weights: Decoder<MatrixSource, VectorSource>,
+    weights: Decoder<MatrixSource, VectorSource, LayerExperts>,
     bytes: u64,
 }
 
 /// A model whose weights are on a device.
 pub struct Model<D: Device> {
     config: ModelConfig,
-    weights: Decoder<D::Matrix, D::Vector>,
+    weights: Loaded<D>,
 }
 
 impl Sources {
@@ -48,9 +49,22 @@ impl Sources {
         Ok(Sources { config: headers.config.clone(), weights, bytes: catalog.finish()? })
     }
 
-    /// Bytes in the files of all tensors that will be loaded.
+    /// Bytes in the files of all tensors, those of experts included.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Of these, bytes of experts.
+    pub fn expert_bytes(&self) -> u64 {
+        let layers = self.weights.layers.iter().filter_map(|layer| Some(&layer.mixture()?.experts));
+        let stacks = layers.flat_map(|LayerExperts { gate, up, down }| [gate, up, down]);
+        let parts = stacks.flat_map(|stack| &stack.parts);
+        parts.fold(0, |sum: u64, part| sum.saturating_add(part.len))
+    }
+
+    /// The experts of each layer; `None` for layers without.
+    pub fn experts(&self) -> Vec<Option<LayerExperts>> {
+        self.weights.layers.iter().map(|layer| Some(layer.mixture()?.experts.clone())).collect()
     }
 
     /// What a step costs at least.
@@ -58,10 +72,10 @@ impl Sources {
         cost::cost(&self.weights)
     }
 
-    /// All weights, in the order of loading.
-    pub fn in_order(&self) -> Vec<Source<'_>> {
+    /// All weights, in the order of loading; those of experts only if a device has all of them in memory (`experts`).
+    pub fn in_order(&self, experts: bool) -> Vec<Source<'_>> {
         let mut order = Vec::new();
-        self.weights.in_order(&mut order);
+        self.weights.in_order(&mut order, experts);
         order
     }
 
@@ -90,13 +104,13 @@ impl<D: Device> Model<D> {
         &self.config
     }
 
-    /// Computes a step: keys and values of all rows go to their pages, and the logits of the rows that ask for them
-    /// come back, `[rows that asked, vocab]`.
+    /// Computes a step: keys and values of all rows go to their pages, and the logits of the rows that ask for them come
+    /// back.
     ///
     /// # Errors
     ///
     /// What the device says, above all of a batch that it was not laid out for.
-    pub fn forward<'d>(&self, device: &'d mut D, batch: &Batch) -> Result<&'d [f32], DeviceError> {
+    pub fn forward<'d>(&self, device: &'d mut D, batch: &Batch) -> Result<StepOutput<'d>, DeviceError> {
         device.begin(batch)?;
         self.weights.forward(device, &self.config);
         device.finish()

@@ -4,11 +4,11 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use common::cpu::{Mode, Runner, Setup};
-use unfazed_formats::BlockFormat;
+use common::cpu::{Mode, Runner, Setup, Streamed};
 use unfazed_formats::config::Family;
+use unfazed_formats::{BlockFormat, Checkpoint};
 use unfazed_kernels::Isa;
 use unfazed_testkit::{Mix, SyntheticModel, shape, vocabulary};
 
@@ -20,9 +20,12 @@ fn prompts(count: usize, longest: usize) -> Vec<Vec<u32>> {
         .collect()
 }
 
+fn demo_path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/stories-moe-29m-Q4_0.gguf")
+}
+
 fn demo(setup: Setup) -> Runner {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/stories-moe-29m-Q4_0.gguf");
-    Runner::open_with(&path, setup)
+    Runner::open_with(&demo_path(), setup)
 }
 
 fn bits(logits: &[Vec<Vec<f32>>]) -> Vec<Vec<u32>> {
@@ -41,7 +44,7 @@ fn equal(what: &str, found: &[Vec<u32>], expected: &[Vec<u32>]) {
 
 #[test]
 fn logits_do_not_depend_on_threads_batch_or_chunk() {
-    let setup = Setup { mode: Mode::Shipped, isa: Isa::best(), threads: 1, chunk: 64 };
+    let setup = Setup { mode: Mode::Shipped, isa: Isa::best(), threads: 1, chunk: 64, streamed: None };
     let prompts = prompts(16, 24);
     let expected: Vec<_> =
         prompts.iter().map(|p| demo(setup).batch(std::slice::from_ref(p)).remove(0)).collect();
@@ -56,7 +59,7 @@ fn logits_do_not_depend_on_threads_batch_or_chunk() {
 
 #[test]
 fn a_long_prompt_has_the_same_logits_in_chunks_of_any_size() {
-    let setup = Setup { mode: Mode::Shipped, isa: Isa::best(), threads: 2, chunk: 512 };
+    let setup = Setup { mode: Mode::Shipped, isa: Isa::best(), threads: 2, chunk: 512, streamed: None };
     let prompt = prompts(1, 600);
     let expected = bits(&demo(setup).batch(&prompt));
     for chunk in [1, 7, 64] {
@@ -65,8 +68,32 @@ fn a_long_prompt_has_the_same_logits_in_chunks_of_any_size() {
 }
 
 #[test]
+fn logits_do_not_depend_on_where_experts_are() {
+    let setup = Setup { mode: Mode::Shipped, isa: Isa::best(), threads: 2, chunk: 64, streamed: None };
+    let prompts = prompts(5, 40);
+    let expected = bits(&demo(setup).batch(&prompts));
+    let (units, least) = demo_experts();
+    for (slots, ring) in [(units, 2), (units / 2, 3), (units.div_ceil(10), 8), (least, 2), (1, 2)] {
+        for (threads, chunk) in [(1, 1), (2, 4), (2, 16), (2, 512)] {
+            let mut runner =
+                demo(Setup { threads, chunk, streamed: Some(Streamed { slots, ring }), ..setup });
+            let what = format!("{slots} slots, a ring of {ring}, {threads} threads, chunk {chunk}");
+            equal(&what, &bits(&runner.batch(&prompts)), &expected);
+            equal(&format!("{what}, again"), &bits(&runner.batch(&prompts)), &expected);
+        }
+    }
+}
+
+/// All experts of the demo model, and those that one token uses.
+fn demo_experts() -> (usize, usize) {
+    let config = Checkpoint::open(&demo_path()).unwrap().config;
+    let experts = config.experts.unwrap();
+    (config.layers * experts.count, config.layers * experts.used)
+}
+
+#[test]
 fn logits_do_not_depend_on_the_instruction_set() {
-    let setup = Setup { mode: Mode::Shipped, isa: Isa::Reference, threads: 2, chunk: 64 };
+    let setup = Setup { mode: Mode::Shipped, isa: Isa::Reference, threads: 2, chunk: 64, streamed: None };
     let prompts = prompts(3, 40);
     let expected = bits(&demo(setup).batch(&prompts));
     for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
@@ -86,11 +113,13 @@ fn logits_of_every_format_are_the_same_on_every_instruction_set() {
             mix: Mix::uniform(format),
             tokenizer: vocabulary::tiny_metadata(),
             seed: 3,
+            router_skew: None,
         };
         model.write(&path, 2, &|_, _| ()).unwrap();
         // More rows than registers have room for, and an odd number of them.
         let prompts = vec![(0..41).map(|i| i * 37 % 256).collect(), vec![7, 8, 9]];
-        let setup = Setup { mode: Mode::Shipped, isa: Isa::Reference, threads: 1, chunk: 512 };
+        let setup =
+            Setup { mode: Mode::Shipped, isa: Isa::Reference, threads: 1, chunk: 512, streamed: None };
         let logits = Runner::open_with(&path, setup).batch(&prompts);
         assert!(logits.iter().flatten().flatten().all(|logit| logit.is_finite()), "{format:?}");
         for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {

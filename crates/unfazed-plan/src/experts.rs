@@ -53,6 +53,22 @@ impl Experts {
         self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.slots))
     }
 
+    /// Slots with which a token's experts are in memory together, in every layer.
+    pub fn least(&self) -> usize {
+        self.used.saturating_mul(self.layers.len()).min(self.slots())
+    }
+
+    /// Experts of all layers.
+    pub fn all(&self) -> usize {
+        self.count.saturating_mul(self.layers.len())
+    }
+
+    /// All experts in the model's files.
+    pub fn file_bytes(&self) -> Bytes {
+        let bytes = self.layers.iter().map(|layer| layer.file_bytes.saturating_mul(self.count as u64));
+        bytes.fold(Bytes(0), Bytes::saturating_add)
+    }
+
     /// Memory of all layers' slots.
     pub fn slot_bytes(&self) -> Bytes {
         let bytes = self.layers.iter().map(|layer| layer.slot_bytes.saturating_mul(layer.slots as u64));
@@ -66,7 +82,7 @@ impl Experts {
 
     /// Experts in slots, as a share of all.
     pub fn share(&self) -> f64 {
-        self.slots() as f64 / self.count.saturating_mul(self.layers.len()).max(1) as f64
+        self.slots() as f64 / self.all().max(1) as f64
     }
 }
 
@@ -81,8 +97,9 @@ impl<'w> Store<'w> {
     /// `None` for a model without experts.
     pub(crate) fn of(weights: &'w Weights, experts: Option<ExpertConfig>) -> Option<Store<'w>> {
         let experts = experts.filter(|_| !weights.layers.is_empty())?;
-        let slot_bytes = weights.layers.iter().map(|layer| weights.slot_bytes(layer)).collect();
-        Some(Store { weights, experts, slot_bytes })
+        // A slot takes an expert of any layer.
+        let largest = weights.layers.iter().map(|layer| weights.slot_bytes(layer)).max()?;
+        Some(Store { weights, experts, slot_bytes: vec![largest; weights.layers.len()] })
     }
 
     /// Slots for all experts.

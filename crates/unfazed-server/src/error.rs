@@ -46,6 +46,12 @@ pub enum ServerError {
         /// How it ended the last time.
         cause: String,
     },
+    /// The journal on disk cannot be opened.
+    #[error("{0}")]
+    Journal(String),
+    /// The front that this one was to take over from did not hand over.
+    #[error("the server that this one was to take over from did not hand over: {0}")]
+    TakeOver(String),
     /// The operating system refused a thread, a descriptor or randomness.
     #[error("{what}: {source}")]
     System {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
+use unfazed_wire::SandboxInfo;
 
 /// Where events go. Called from several threads, must not block for long.
 pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
@@ -19,6 +20,21 @@ pub enum Event {
         host: String,
         /// Bound port.
         port: u16,
+    },
+    /// Another process has the machine's GPU, and the server waits for it before it begins.
+    GpuLockWait {
+        /// The process that took its lock; `null` if it does not say.
+        pid: Option<u32>,
+        /// What that process calls itself.
+        label: String,
+        /// Its command line.
+        command: String,
+        /// Since when it has it, as it wrote itself.
+        since: Option<String>,
+        /// The lock.
+        file: String,
+        /// All of it, for people.
+        message: String,
     },
     /// Weights are being loaded.
     Loading {
@@ -112,10 +128,154 @@ pub enum Event {
         /// Since when, in milliseconds.
         ms: u64,
     },
+    /// Memory ran out, and the engine returned some of it to the system.
+    MemoryGivenUp {
+        /// Bytes of KV pages that no sequence had.
+        page_bytes: u64,
+        /// Slots for experts that are closed now and were not before.
+        slots: usize,
+        /// Bytes of them.
+        slot_bytes: u64,
+        /// Slots that are still open.
+        open_slots: usize,
+    },
+    /// There has been memory for long enough: the engine uses slots again that it had given up.
+    MemoryTakenUp {
+        /// How many.
+        slots: usize,
+        /// Slots that are open now.
+        open_slots: usize,
+    },
+    /// Something went wrong, and this is what was decided.
+    Fault {
+        /// Its class, as `docs/faults.md` lists them.
+        class: &'static str,
+        /// What told so, for people.
+        evidence: String,
+        /// What is done about it.
+        action: &'static str,
+        /// How often the class came in a row, from 1.
+        attempt: u32,
+        /// Time lost, in milliseconds; `null` of an engine's end, whose `recovered` tells.
+        cost_ms: Option<f64>,
+        /// Positions of all sequences that have to be computed again.
+        positions: usize,
+    },
+    /// Something is given up, so that the rest goes on.
+    Degraded {
+        /// `placement` or `memory`.
+        ladder: &'static str,
+        /// What there was.
+        from: String,
+        /// What there is.
+        to: String,
+        /// The fault.
+        class: &'static str,
+    },
+    /// An engine computes again after a fault (`class`, `action`, `attempt`, `cost_ms`), or what was given up is taken up
+    /// again (`ladder`, `from`, `to`). The others are `null`.
+    Recovered {
+        /// The fault.
+        class: Option<&'static str>,
+        /// What was done.
+        action: Option<&'static str>,
+        /// How often the class had come in a row.
+        attempt: Option<u32>,
+        /// From the fault until now, in milliseconds.
+        cost_ms: Option<f64>,
+        /// `placement` or `memory`.
+        ladder: Option<&'static str>,
+        /// What there was.
+        from: Option<String>,
+        /// What there is.
+        to: Option<String>,
+    },
+    /// A guard started a process of the server that it guards.
+    GuardStarted {
+        /// The server's program.
+        program: String,
+        /// The process, which leads a group of the same number.
+        pid: u32,
+        /// Where it is told to listen, on this machine alone.
+        private_port: u16,
+    },
+    /// The guarded server answers, and has computed a token.
+    GuardReady {
+        /// The server's program.
+        program: String,
+        /// Its model's name; `null` if it does not tell.
+        model: Option<String>,
+        /// Where the guard listens.
+        host: String,
+        /// The guard's port, for clients.
+        port: u16,
+        /// The server's port, for the guard.
+        private_port: u16,
+        /// Time from its start to ready, in milliseconds.
+        load_ms: f64,
+        /// Processes that were started after another one's end.
+        restarts: u64,
+    },
+    /// Another process of a guarded server goes on with a request that one before it had.
+    RequestContinued {
+        /// Its number, as the guard counts them.
+        request: u64,
+        /// `retried`: from the beginning, as nothing was sent. `replayed`: from the beginning, what was sent is compared and
+        /// left out. `continued`: behind what was sent.
+        how: &'static str,
+        /// Tokens that it goes on behind.
+        tokens: u64,
+        /// The answer is the one that would have come.
+        exact: bool,
+    },
     /// Events are missing here: nobody had read any for so long that too many waited.
     EventsDropped {
         /// How many.
         count: u64,
+    },
+    /// The journal on disk was opened.
+    JournalOpened {
+        /// Streams that it keeps.
+        streams: usize,
+        /// Places that hold no whole record. A server that was killed while it wrote leaves one.
+        bad_records: u64,
+        /// Bytes that no whole record is in.
+        skipped_bytes: u64,
+        /// Streams that were dropped: too old, more than may be kept, or without a beginning.
+        dropped: u64,
+    },
+    /// Nothing can be written to the journal; streams go on, and would not outlive the server now. It is tried again.
+    JournalBroken {
+        /// Why.
+        message: String,
+    },
+    /// The journal can be written again.
+    JournalMended,
+    /// A new front was started, which is to take over from this one.
+    Restarting {
+        /// Its process.
+        pid: u32,
+    },
+    /// The new front has taken over. This one stays for the connections of its clients and ends with the new one.
+    HandedOver {
+        /// The new front's process.
+        pid: u32,
+        /// Answers that it goes on with or keeps.
+        answers: usize,
+        /// How long no answer went on, in milliseconds; the new front's engine starts after that.
+        pause_ms: f64,
+    },
+    /// The new front did not take over. This one goes on as if nothing had been.
+    RestartFailed {
+        /// Why.
+        message: String,
+    },
+    /// This front has taken over from another one.
+    TookOver {
+        /// Answers that it goes on with or keeps.
+        answers: usize,
+        /// Weights and KV pages came with them.
+        memory: bool,
     },
     /// The server was told to end: new requests are refused, running ones go on.
     Draining {
@@ -157,15 +317,16 @@ pub struct Ready {
 /// How layers and memory are divided. Sizes are in 10^9 bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Partition {
-    /// `cpu`: all layers on the CPU, all weights in memory.
+    /// `cpu`: all layers on the CPU, all weights in memory. `ssd_streaming`: all layers on the CPU, experts are read when they
+    /// are needed.
     pub strategy: &'static str,
-    /// Memory required over the machine's.
+    /// What all of it takes over the machine's memory: above 1 where experts are streamed.
     pub overcommit_ratio: f64,
-    /// Packed weights.
+    /// Weights, those of streamed experts included.
     pub model_weight_gb: f64,
     /// All KV pages.
     pub kv_cache_gb: f64,
-    /// Weights, KV pages and scratch.
+    /// All weights, KV pages and scratch.
     pub total_required_gb: f64,
     /// The machine's memory under all limits.
     pub system_ram_gb: f64,
@@ -202,10 +363,40 @@ pub struct EffectiveSettings {
     pub cache_type_k: &'static str,
     /// What values are kept as.
     pub cache_type_v: &'static str,
+    /// Experts that memory holds at once, of those of all layers together.
+    pub expert_slots: usize,
+    /// Experts of all layers; 0 for a model without.
+    pub experts: usize,
     /// Sequences that may wait.
     pub max_queue: usize,
     /// Whether clients need a key.
     pub api_key: bool,
+    /// Rights that the engine has given up.
+    pub sandbox: Sandbox,
+}
+
+/// Rights that an engine has given up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Sandbox {
+    /// System calls that reach out of the process.
+    pub seccomp: bool,
+    /// Files but those that it needs: `abi` and the version of Landlock's interface; `null` if that is not in force.
+    pub landlock: Option<String>,
+    /// `restricted`: it reads through an io_uring ring that can do nothing else. `none`: it reads by threads.
+    pub rings: &'static str,
+    /// What is not in force, with the reason.
+    pub missing: Vec<String>,
+}
+
+impl From<&SandboxInfo> for Sandbox {
+    fn from(info: &SandboxInfo) -> Sandbox {
+        Sandbox {
+            seccomp: info.seccomp,
+            landlock: info.landlock.map(|version| format!("abi {version}")),
+            rings: if info.ring { "restricted" } else { "none" },
+            missing: info.missing.clone(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -255,9 +446,11 @@ mod tests {
             ("pub struct Ready {", ""),
             ("pub struct Partition {", "partition."),
             ("pub struct EffectiveSettings {", "settings."),
+            ("pub struct Sandbox {", "settings.sandbox."),
         ] {
-            for field in
-                definition(head).filter_map(field).filter(|name| !["partition", "settings"].contains(name))
+            for field in definition(head)
+                .filter_map(field)
+                .filter(|name| !["partition", "settings", "sandbox"].contains(name))
             {
                 assert!(docs.contains(&format!("`{path}{field}`")), "{path}{field} is not in docs/events.md");
             }

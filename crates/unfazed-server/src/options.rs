@@ -1,6 +1,12 @@
 //! What a user may ask of the server. Defaults are those of the command line.
 
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use crate::alive::Alive;
+use crate::supervisor::RendererProgram;
 
 /// Which origins other than the server's own may call it from a browser.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,6 +15,17 @@ pub enum CorsOrigins {
     Any,
     /// These, as browsers send them (`https://example.org`).
     Only(Vec<String>),
+}
+
+/// The journal on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalOptions {
+    /// Its folder, which is made if it is not there.
+    pub dir: PathBuf,
+    /// Most bytes that it takes.
+    pub bytes: u64,
+    /// A stream of which nothing was written for so long is dropped.
+    pub age: Duration,
 }
 
 /// Settings of the server. What decides memory is in the plan instead.
@@ -47,12 +64,32 @@ pub struct ServeOptions {
     pub stall: Duration,
     /// How long an engine may wait for storage before it is killed and replaced.
     pub storage_patience: Duration,
+    /// An answer ends when its last so many tokens repeat a pattern, unless its request says otherwise; 0 is never.
+    pub repeat_stop_tokens: usize,
     /// Instruction set by name; `None` lets the engine take the best one.
     pub isa: Option<String>,
     /// Processors that compute threads may run on, by number; empty: all that the process may use.
     pub processors: Vec<usize>,
     /// Each compute thread stays on one of `processors`.
     pub pin: bool,
+    /// Which expert leaves when another one comes, by name; used where experts are streamed.
+    pub expert_policy: String,
+    /// A file that is told which experts each step used.
+    pub expert_trace: Option<Arc<File>>,
+    /// How long it must be quiet before what was given up for faults is taken up again.
+    pub recover_after: Duration,
+    /// Names of placements, the fullest first, the processor alone last.
+    pub placements: Vec<String>,
+    /// Faults that engines act out, where their build can.
+    pub fault_plan: Option<String>,
+    /// Where streams that can be resumed are kept for the next front; `None` keeps them in memory alone.
+    pub journal: Option<JournalOptions>,
+    /// Stands for how weights and KV pages are laid out in memory: a new front of the same layout goes on with them.
+    pub layout: String,
+    /// Renders chat templates in processes of its own; `None` renders them in this one.
+    pub renderer: Option<RendererProgram>,
+    /// Who wants signs of life.
+    pub alive: Option<Alive>,
 }
 
 impl Default for ServeOptions {
@@ -74,9 +111,19 @@ impl Default for ServeOptions {
             keep_alive: Duration::from_secs(10),
             stall: Duration::from_secs(5),
             storage_patience: Duration::from_secs(600),
+            repeat_stop_tokens: 0,
             isa: None,
             processors: Vec::new(),
             pin: false,
+            expert_policy: "s3-fifo".to_owned(),
+            expert_trace: None,
+            recover_after: Duration::from_secs(600),
+            placements: vec!["cpu".to_owned()],
+            fault_plan: None,
+            journal: None,
+            layout: String::new(),
+            renderer: None,
+            alive: None,
         }
     }
 }

@@ -7,6 +7,10 @@ use unfazed_formats::Extent;
 
 use crate::{PendingRead, Reader};
 
+/// Reads that are begun beyond as many as the reader wants under way: they have come, perhaps, and wait for threads that pack.
+/// Otherwise the disk would stand still while all threads pack.
+const COME: usize = 12;
+
 /// Reads that will be wanted, in order, and those that are under way.
 #[derive(Default)]
 pub(crate) struct ReadAhead(Mutex<Queue>);
@@ -40,7 +44,7 @@ impl ReadAhead {
         }
     }
 
-    /// The read of an extent, begun before or now; others are begun until there are as many as the reader wants.
+    /// The read of an extent, begun before or now; others are begun until there are as many as the reader wants, and some.
     pub(crate) fn take(&self, reader: &dyn Reader, tensor: &str, extent: Extent) -> PendingRead {
         let depth = reader.depth();
         if depth <= 1 {
@@ -58,7 +62,7 @@ impl ReadAhead {
                 reader.begin(tensor, extent)
             }
         };
-        while queue.begun.len() < depth
+        while queue.begun.len() < depth.saturating_add(COME)
             && let Some((tensor, extent)) = queue.coming.pop_front()
         {
             let read = reader.begin(&tensor, extent);

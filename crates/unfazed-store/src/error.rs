@@ -36,7 +36,8 @@ pub enum StoreError {
     /// Bytes of a file are other ones than they were.
     #[error(
         "{file}: {tensor}: the {len} bytes at {offset} are not those that were read before (their hash was \
-         {expected:016x} and is {found:016x}): the file or the drive is damaged; compare the file with its source"
+         {expected:016x} and is {found:016x}): compare the file with its source; if they are equal the earlier read was bad: delete the \
+         usage profiles (experts-*.usage in the cache folder) and start again"
     )]
     Damaged {
         /// Base name of the file.

@@ -11,6 +11,7 @@ use unfazed_kernels::panel::{PackedMatrix, PanelLayout, pack_panel};
 use unfazed_wire::memory::Mapping;
 
 use crate::ahead::ReadAhead;
+use crate::memory::populate;
 use crate::storage::BLOCK_ALIGNMENT;
 use crate::weights::Place;
 use crate::{Buffer, MatrixSource, Reader, Source, StoreError, VectorSource, WeightMemory};
@@ -282,7 +283,10 @@ impl Loader {
 
     /// Reads a piece and packs it.
     fn pack(&self, tensor: &str, layout: &PanelLayout, piece: &mut Piece<'_>) -> Result<(), StoreError> {
-        let rows = self.ahead.take(&*self.reader, tensor, piece.extent).wait()?;
+        let read = self.ahead.take(&*self.reader, tensor, piece.extent);
+        // While the bytes are on their way.
+        populate(piece.panels);
+        let rows = read.wait()?;
         self.read.fetch_add(rows.len() as u64, Ordering::Relaxed);
         let panels = piece.panels.chunks_mut(layout.panel_bytes());
         for (rows, panel) in rows.chunks(LANES * layout.row_bytes()).zip(panels) {

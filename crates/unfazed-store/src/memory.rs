@@ -7,8 +7,9 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::io;
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -38,12 +39,18 @@ pub struct Buffer<T: Plain> {
     owns: PhantomData<T>,
 }
 
-/// What keeps a buffer's memory there.
+/// What keeps a buffer's memory there: unmapped when the last part of it is dropped.
+#[derive(Clone)]
 enum Memory {
     None,
-    Own(#[expect(dead_code, reason = "unmapped when dropped")] Mapping),
-    Shared(#[expect(dead_code, reason = "unmapped when the last part of it is dropped")] Arc<SharedMapping>),
+    Own(Arc<Mapping>),
+    Shared(Arc<SharedMapping>),
 }
+
+// SAFETY: the pages are owned, and touched through buffers alone.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
 
 // SAFETY: a buffer owns its memory as a `Vec` does, and the elements are plain numbers.
 unsafe impl<T: Plain> Send for Buffer<T> {}
@@ -58,11 +65,40 @@ impl<T: Plain> Buffer<T> {
             bytes: (len as u64).saturating_mul(size_of::<T>() as u64),
         };
         if len == 0 {
-            return Ok(Buffer { start: NonNull::dangling(), len, memory: Memory::None, owns: PhantomData });
+            return Ok(Buffer::default());
         }
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(refused)?;
         let mapping = Mapping::new(bytes).ok_or_else(refused)?;
-        Ok(Buffer { start: mapping.start.cast(), len, memory: Memory::Own(mapping), owns: PhantomData })
+        Ok(Buffer {
+            start: mapping.start.cast(),
+            len,
+            memory: Memory::Own(Arc::new(mapping)),
+            owns: PhantomData,
+        })
+    }
+
+    /// The first `at` numbers, and the others; `None` if there are not so many.
+    pub fn split(self, at: usize) -> Option<(Buffer<T>, Buffer<T>)> {
+        let rest = self.len.checked_sub(at)?;
+        // SAFETY: `at` is no more than the length, so this is inside the memory, or just behind it.
+        let middle = unsafe { self.start.add(at) };
+        let first = Buffer { start: self.start, len: at, memory: self.memory.clone(), owns: PhantomData };
+        // `self` is gone: of its numbers each part has its own.
+        Some((first, Buffer { start: middle, len: rest, memory: self.memory, owns: PhantomData }))
+    }
+
+    /// Two parts that were split, as one again; `None` if `next` does not follow.
+    pub fn join(self, next: Buffer<T>) -> Option<Buffer<T>> {
+        // SAFETY: behind its last number; a part of the same memory may begin there.
+        let end = unsafe { self.start.add(self.len) };
+        let Buffer { start, len, memory, .. } = next;
+        let same = match (&self.memory, &memory) {
+            (Memory::Own(ours), Memory::Own(theirs)) => Arc::ptr_eq(ours, theirs),
+            (Memory::Shared(ours), Memory::Shared(theirs)) => Arc::ptr_eq(ours, theirs),
+            _ => false,
+        };
+        let follows = same && end == start;
+        follows.then(|| Buffer { len: self.len + len, ..self })
     }
 
     /// `len` numbers from byte `offset` of shared memory on, as they are; `None` if they are not all there or not on
@@ -79,6 +115,49 @@ impl<T: Plain> Buffer<T> {
         // SAFETY: inside the mapping, which starts on the boundary of a page.
         let start = unsafe { mapping.start().add(offset) }.cast();
         Some(Buffer { start, len, memory: Memory::Shared(Arc::clone(mapping)), owns: PhantomData })
+    }
+}
+
+impl Buffer<u8> {
+    /// Returns the memory of a range to the system: as many of the system's pages as lie in it wholly, which are zeros from now
+    /// on. Returns how many bytes of it were in memory, as far as the system tells. Allocates nothing.
+    ///
+    /// # Errors
+    ///
+    /// The system's, or the range is not inside; nothing has changed then.
+    pub fn give_back(&mut self, range: Range<usize>) -> io::Result<u64> {
+        let Some(bytes) = self.get(range.clone()) else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let (address, page) = (bytes.as_ptr().addr(), rustix::param::page_size());
+        let skip = address.next_multiple_of(page) - address;
+        let Some(whole) = bytes.len().checked_sub(skip).map(|len| len - len % page).filter(|len| *len > 0)
+        else {
+            return Ok(0);
+        };
+        let start = range.start + skip;
+        match &self.memory {
+            Memory::None => Ok(0),
+            Memory::Own(_) => {
+                // SAFETY: whole pages of private memory that is borrowed exclusively.
+                #[cfg(target_os = "linux")]
+                unsafe {
+                    use rustix::mm::{Advice, madvise};
+                    madvise(self.start.add(start).as_ptr().cast(), whole, Advice::LinuxDontNeed)?;
+                }
+                Ok(if cfg!(target_os = "linux") { whole as u64 } else { 0 })
+            }
+            Memory::Shared(mapping) => {
+                let offset = self.start.as_ptr().addr() - mapping.start().as_ptr().addr() + start;
+                // SAFETY: inside this buffer, which is borrowed exclusively and has these bytes for itself.
+                unsafe { mapping.give_back(offset..offset + whole) }
+            }
+        }
+    }
+}
+
+impl<T: Plain> Default for Buffer<T> {
+    /// No numbers.
+    fn default() -> Self {
+        Buffer { start: NonNull::dangling(), len: 0, memory: Memory::None, owns: PhantomData }
     }
 }
 
@@ -104,6 +183,24 @@ impl<T: Plain> fmt::Debug for Buffer<T> {
         let shared = matches!(self.memory, Memory::Shared(_));
         f.debug_struct("Buffer").field("len", &self.len).field("shared", &shared).finish()
     }
+}
+
+/// Has the system put pages under all of this at once, which takes it less time than page by page as they are touched. A hint:
+/// a system that does not know it puts them there later.
+pub(crate) fn populate(bytes: &mut [u8]) {
+    #[cfg(target_os = "linux")]
+    {
+        const PAGE: usize = 4096;
+        let skip = bytes.as_ptr().align_offset(PAGE);
+        let pages = bytes.get_mut(skip..).unwrap_or_default();
+        let whole = pages.len() - pages.len() % PAGE;
+        if whole > 0 {
+            // SAFETY: whole pages of memory that is borrowed exclusively; their contents do not change.
+            let _ = unsafe { libc::madvise(pages.as_mut_ptr().cast(), whole, libc::MADV_POPULATE_WRITE) };
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = bytes;
 }
 
 /// Pages of our own.
@@ -158,6 +255,9 @@ impl Drop for Mapping {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(target_os = "linux")]
+    use unfazed_wire::memory::{Access, Segment};
+
     use super::*;
 
     #[test]
@@ -172,6 +272,49 @@ mod tests {
             assert_eq!(buffer[len - 1], 1.0);
         }
         assert!(Buffer::<u8>::zeroed("a test", 0).unwrap().is_empty());
+    }
+
+    #[test]
+    fn parts_of_a_buffer_are_its_own_and_join_in_their_order_alone() {
+        let mut whole = Buffer::<u8>::zeroed("a test", 100).unwrap();
+        whole[40] = 7;
+        let start = whole.as_ptr();
+        let (first, rest) = whole.split(40).unwrap();
+        let (mut middle, last) = rest.split(25).unwrap();
+        assert_eq!((first.len(), middle[0], last.len()), (40, 7, 35));
+        middle[24] = 8;
+        let other = Buffer::<u8>::zeroed("a test", 35).unwrap();
+        let (middle, nothing) = middle.split(25).unwrap();
+        assert!(nothing.is_empty() && nothing.join(other).is_none());
+        let whole = first.join(middle).unwrap().join(last).unwrap();
+        assert_eq!((whole.as_ptr(), whole.len(), whole[64]), (start, 100, 8));
+        let (first, last) = whole.split(50).unwrap();
+        assert!(last.join(first).is_none());
+        assert!(Buffer::<u8>::zeroed("a test", 3).unwrap().split(4).is_none());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn memory_that_is_given_back_is_zeros_in_whole_pages_and_its_neighbours_stay() {
+        let page = rustix::param::page_size();
+        let segment = Segment::create("a test", 8 * page as u64).unwrap();
+        let mapping = Arc::new(SharedMapping::new(&segment, Access::Write).unwrap());
+        // SAFETY: there is no other buffer of these bytes.
+        let shared = unsafe { Buffer::<u8>::shared(&mapping, 64, 6 * page) }.unwrap();
+        for mut buffer in [shared, Buffer::zeroed("a test", 8 * page).unwrap()] {
+            buffer.fill(7);
+            let before = buffer.to_vec();
+            assert_eq!(buffer.give_back(100..200).unwrap(), 0, "no whole page");
+            assert_eq!(*buffer, before);
+            let given = buffer.give_back(10..4 * page + 10).unwrap();
+            assert_eq!(given, buffer.iter().filter(|byte| **byte == 0).count() as u64);
+            assert!(given >= 3 * page as u64);
+            assert!(buffer[..10].iter().chain(&buffer[4 * page + 10..]).all(|byte| *byte == 7));
+            assert!(buffer.give_back(0..9 * page).is_err());
+            buffer.fill(8);
+            assert!(buffer.iter().all(|byte| *byte == 8));
+        }
+        assert!(mapping.resident(0..7 * page) == 7 * page as u64);
     }
 
     #[test]

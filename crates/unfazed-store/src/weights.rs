@@ -93,6 +93,14 @@ impl WeightMemory {
             // There is a mark for every extent that was placed, and what is written is not sealed.
             let marked = extent.set_mark(&self.mapping);
             debug_assert!(marked, "{extent:?} has no mark");
+            let start = extent.offset.saturating_add(WEIGHTS_OFFSET);
+            // SAFETY: it was written, and is only read from now on: by a `PackedStack`, or by nobody.
+            let done = unsafe {
+                self.mapping.part_read_only(&self.segment, start..start.saturating_add(extent.len))
+            };
+            if let Err(error) = done {
+                tracing::debug!(%error, "a part of the weights' memory stays writable until all is loaded");
+            }
         }
         place.bytes
     }

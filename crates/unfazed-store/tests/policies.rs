@@ -14,6 +14,10 @@ enum Call {
     /// A unit is used: touched if it is there, admitted if not, while these are pinned.
     Use(u32, BTreeSet<u32>),
     Forget(u32),
+    /// A slot is given up, while these are pinned.
+    GiveUp(BTreeSet<u32>),
+    /// One that was given up is there again.
+    OpenUp,
 }
 
 fn calls() -> impl Strategy<Value = Vec<Call>> {
@@ -21,6 +25,8 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     // Some units are used far more often than others, as experts are.
     let unit = prop_oneof![3 => 0..8u32, 1 => 0..UNITS];
     let call = prop_oneof![
+        1 => pins.clone().prop_map(Call::GiveUp),
+        1 => Just(Call::OpenUp),
         20 => (unit, pins).prop_map(|(unit, pins)| Call::Use(unit, pins)),
         1 => (0..UNITS).prop_map(Call::Forget),
     ];
@@ -28,7 +34,8 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 }
 
 /// Makes the calls and checks each against a plain set. Returns who was evicted, in order.
-fn check(policy: &mut dyn Policy, slots: usize, calls: &[Call]) -> Vec<Option<u32>> {
+fn check(policy: &mut dyn Policy, most: usize, calls: &[Call]) -> Vec<Option<u32>> {
+    let mut slots = most;
     let mut resident = BTreeSet::new();
     let mut history = Vec::new();
     for call in calls {
@@ -36,6 +43,22 @@ fn check(policy: &mut dyn Policy, slots: usize, calls: &[Call]) -> Vec<Option<u3
             Call::Forget(unit) => {
                 policy.forget(Unit(*unit));
                 resident.remove(unit);
+            }
+            Call::GiveUp(pins) => {
+                let leaves = policy.leave(&|unit| pins.contains(&unit.0));
+                let may_leave = resident.iter().any(|unit| !pins.contains(unit));
+                assert_eq!(leaves.is_some(), may_leave, "an unpinned unit is found if there is one");
+                if let Some(unit) = leaves {
+                    assert!(!pins.contains(&unit.0), "{unit:?} was pinned");
+                    assert!(resident.remove(&unit.0), "{unit:?} was in no slot");
+                    slots -= 1;
+                    policy.resize(slots);
+                }
+                history.push(leaves.map(|unit| unit.0));
+            }
+            Call::OpenUp => {
+                slots = most.min(slots + 1);
+                policy.resize(slots);
             }
             Call::Use(unit, _) if resident.contains(unit) => policy.touch(Unit(*unit)),
             Call::Use(unit, pins) => {

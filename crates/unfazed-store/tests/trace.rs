@@ -21,7 +21,7 @@ fn write(steps: &[Step]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut writer = TraceWriter::new(&mut bytes, &header()).unwrap();
     steps.iter().for_each(|step| writer.step(step).unwrap());
-    writer.flush().unwrap();
+    drop(writer);
     bytes
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,8 +32,10 @@ pub struct Behaviour {
     pub failing: Option<(i32, usize)>,
     /// The file's length, if it is another one than the content's.
     pub truncated: Option<u64>,
-    /// Byte of which a bit is flipped.
-    pub flipped: Option<u64>,
+    /// Bytes of which a bit is flipped.
+    pub flipped: Vec<u64>,
+    /// Bytes that cannot be read: reads of them fail with EIO.
+    pub unreadable: Option<Range<u64>>,
     /// Files are not opened for direct reads.
     pub refuses_direct: bool,
     /// Reads so far.
@@ -183,11 +186,17 @@ impl Shared {
         let len = self.lock().truncated.unwrap_or(self.len);
         let len = u64::from(size).min(len.saturating_sub(offset));
         self.delay(len)?;
+        let unreadable = self.lock().unreadable.clone();
+        if unreadable.is_some_and(|bad| bad.start < offset.saturating_add(len) && offset < bad.end) {
+            return Err(Errno::EIO);
+        }
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
         self.content.read_exact_at(&mut bytes, offset)?;
-        let flipped = self.lock().flipped.and_then(|at| usize::try_from(at.checked_sub(offset)?).ok());
-        if let Some(byte) = flipped.and_then(|at| bytes.get_mut(at)) {
-            *byte ^= 1;
+        for flipped in &self.lock().flipped {
+            let at = flipped.checked_sub(offset).and_then(|at| usize::try_from(at).ok());
+            if let Some(byte) = at.and_then(|at| bytes.get_mut(at)) {
+                *byte ^= 1;
+            }
         }
         Ok(bytes)
     }

@@ -12,6 +12,7 @@
 //! | [`quantise`] | floats to blocks, plainly |
 //! | [`random_blocks`] | random blocks whose weights have a given spread, fast |
 //! | [`tiny`] | tiny models in memory, as GGUF files and as Hugging Face directories |
+//! | [`router_skew`] | routers that use some experts more than others |
 //! | [`synthetic`] | synthetic models of any size, streamed to disk |
 //! | `fuse` | a file system that is slow, fails and goes away as it is told to (feature `fuse`, Linux) |
 //! | [`damage`] | damaged copies of a GGUF file, one fault each |
@@ -27,6 +28,7 @@ pub mod mix;
 pub mod quantise;
 pub mod random_blocks;
 pub mod rng;
+pub mod router_skew;
 pub mod shape;
 pub mod synthetic;
 pub mod tensors;
@@ -35,5 +37,6 @@ pub mod vocabulary;
 
 pub use error::TestkitError;
 pub use mix::Mix;
+pub use router_skew::RouterSkew;
 pub use synthetic::SyntheticModel;
 pub use tiny::TinyModel;

@@ -14,7 +14,7 @@ use crate::gguf_writer::{Entry, GgufLayout, GgufWriter};
 use crate::random_blocks::random_blocks;
 use crate::rng::Rng;
 use crate::tensors::{ModelTensor, Role, tensors};
-use crate::{Mix, TestkitError, metadata};
+use crate::{Mix, RouterSkew, TestkitError, metadata};
 
 /// Weights made at a time; whole blocks of every format. Part of what a seed means: another size gives other
 /// weights.
@@ -33,6 +33,8 @@ pub struct SyntheticModel {
     pub tokenizer: Vec<(String, Value)>,
     /// What its weights are drawn from.
     pub seed: u64,
+    /// Which experts its routers prefer. It changes routers alone, and none of their random numbers.
+    pub router_skew: Option<RouterSkew>,
 }
 
 /// Sizes of a model: of the file, and of what a token needs of it.
@@ -198,6 +200,9 @@ impl SyntheticModel {
             });
         } else {
             random_blocks(slice.format, slice.tensor.standard_deviation, &mut rng, buffer);
+        }
+        if let (Role::Router, Some(skew)) = (slice.tensor.role, &self.router_skew) {
+            skew.scale(self.seed, slice.tensor, slice.number * SLICE_WEIGHTS, buffer);
         }
     }
 }

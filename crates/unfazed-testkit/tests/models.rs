@@ -105,6 +105,7 @@ fn a_synthetic_model_does_not_depend_on_the_number_of_threads() {
         mix: Mix::from_name("q4_k_m").unwrap(),
         tokenizer: vocabulary::tiny_metadata(),
         seed: 7,
+        router_skew: None,
     };
     let write = |threads: usize| {
         let path = folder.path().join(format!("{threads}.gguf"));
@@ -129,6 +130,7 @@ fn presets_have_the_sizes_of_the_models_they_are_named_after() {
             mix: Mix::from_name("q4_0").unwrap(),
             tokenizer: Vec::new(),
             seed: 0,
+            router_skew: None,
         }
         .stats()
     };

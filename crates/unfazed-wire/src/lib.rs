@@ -16,8 +16,9 @@ pub mod memory;
 pub mod message;
 
 pub use message::{
-    Failure, FailureKind, FinishReason, LoadFailure, LoadFault, Penalties, Progress, ReadyInfo, RequestId,
-    Sampling, Start, Submit, Threads, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs,
+    Failure, FailureKind, FaultReport, FinishReason, GivenUp, LoadFailure, LoadFault,
+    MOST_REPEAT_STOP_TOKENS, Penalties, Progress, ReadyInfo, RequestId, Sampling, SandboxInfo, Start,
+    StreamedExperts, Submit, Threads, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs,
 };
 
 /// Which build this is: version, profile and a hash of this crate's sources. Front and engine must agree, since a

@@ -1,6 +1,7 @@
 //! The messages. Field order is the encoding: both processes are one build, checked by [`ToFront::Hello`].
 
 use serde::{Deserialize, Serialize};
+use unfazed_fault::{Action, Class};
 
 /// A request's number, given by the front, never used twice by one front. Each choice of an `n > 1` request is a
 /// request of its own to the engine.
@@ -17,6 +18,16 @@ pub enum ToEngine {
     Submit(Box<Submit>),
     /// Forget a request: its place is free at the next step. Nothing more is said about it.
     Cancel(RequestId),
+    /// Memory runs out: return so many bytes to the system, if as many can be spared. Answered by [`ToFront::GaveUp`].
+    GiveUp {
+        /// How many.
+        bytes: u64,
+    },
+    /// There is memory again: use so many more slots for experts. Answered by [`ToFront::OpenedUp`].
+    OpenUp {
+        /// How many.
+        slots: usize,
+    },
     /// End once running requests have ended or were cancelled.
     Shutdown,
 }
@@ -49,6 +60,37 @@ pub struct Start {
     pub weight_memory: u64,
     /// Bytes of the memory for KV pages: those of a [`crate::memory::KvSegment`].
     pub kv_memory: u64,
+    /// How experts are streamed; `None` if all are among the weights.
+    pub experts: Option<StreamedExperts>,
+    /// A file that is told which experts each step used is among the descriptors.
+    pub expert_trace: bool,
+    /// Which engine of its front this is, from 1.
+    pub engine: u64,
+    /// Faults that earlier engines have not overcome: each class, and how often it came.
+    pub troubles: Vec<(Class, u32)>,
+    /// The device is not to be used: the processor computes alone.
+    pub cpu_alone: bool,
+    /// Faults to act out, in builds that can.
+    pub fault_plan: Option<String>,
+}
+
+/// Experts that are read while steps are computed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamedExperts {
+    /// Slots of all layers together.
+    pub slots: usize,
+    /// Slots that may be used at first, if those are fewer because memory ran out before.
+    pub open: usize,
+    /// Slots that stay open however short memory is: what a token needs.
+    pub least: usize,
+    /// Bytes of a slot, those of its record included; those of an expert of any layer at least.
+    pub slot_bytes: usize,
+    /// Slots of the ring through which experts pass that get no slot.
+    pub ring: usize,
+    /// Which expert leaves when another one comes, by name.
+    pub policy: String,
+    /// Bytes of the memory for slots: those of a [`crate::memory::ExpertSegment`].
+    pub memory: u64,
 }
 
 /// Compute threads and where they run. Nothing of it changes a result.
@@ -79,6 +121,9 @@ impl From<usize> for Threads {
     }
 }
 
+/// Most tokens in which a repetition is looked for: each token is compared with a third as many.
+pub const MOST_REPEAT_STOP_TOKENS: usize = 4096;
+
 /// A request: one sequence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Submit {
@@ -92,6 +137,9 @@ pub struct Submit {
     pub sampling: Sampling,
     /// Tokens that end the answer (not part of it); empty with `ignore_eos`.
     pub stop_tokens: Vec<u32>,
+    /// The answer ends when its last so many tokens are one pattern again and again; 0 is never, and no more than
+    /// [`MOST_REPEAT_STOP_TOKENS`] count.
+    pub repeat_stop_tokens: usize,
     /// For each generated token its log probability and those of this many most likely tokens.
     pub logprobs: Option<u32>,
     /// The same for each position of the prompt.
@@ -228,6 +276,22 @@ pub enum ToFront {
         /// What it took.
         timings: Timings,
     },
+    /// The step waited for storage. Sent before what came of it, to those that are being computed.
+    StorageWait {
+        /// How long.
+        ms: f64,
+    },
+    /// Something went wrong and costs nobody an answer.
+    Fault(FaultReport),
+    /// Memory was returned to the system.
+    GaveUp(GivenUp),
+    /// Slots are used again.
+    OpenedUp {
+        /// How many that were closed.
+        slots: usize,
+        /// How many are open now.
+        open_slots: usize,
+    },
     /// A request failed alone; the engine goes on.
     Failed {
         /// Which.
@@ -235,6 +299,43 @@ pub enum ToFront {
         /// Why.
         failure: Failure,
     },
+}
+
+/// What an engine returned to the system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenUp {
+    /// Bytes of KV pages.
+    pub page_bytes: u64,
+    /// Slots for experts that are closed now and were not before.
+    pub slots: usize,
+    /// Bytes of slots.
+    pub slot_bytes: u64,
+    /// Slots that are still open.
+    pub open_slots: usize,
+}
+
+impl GivenUp {
+    /// Bytes in all.
+    pub fn bytes(&self) -> u64 {
+        self.page_bytes.saturating_add(self.slot_bytes)
+    }
+}
+
+/// A fault of what an engine computes on, and what was done about it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FaultReport {
+    /// What happened.
+    pub class: Class,
+    /// What told so, for people.
+    pub evidence: String,
+    /// What was done, or will be by the front.
+    pub action: Action,
+    /// How often this class came in a row, from 1.
+    pub attempt: u32,
+    /// Time lost, in milliseconds.
+    pub cost_ms: f64,
+    /// Positions of all sequences that have to be computed again.
+    pub positions: usize,
 }
 
 /// What a ready engine is.
@@ -254,6 +355,21 @@ pub struct ReadyInfo {
     pub read_bytes: u64,
     /// Bytes of packed weights that an earlier engine left in their memory.
     pub kept_bytes: u64,
+    /// Rights that it has given up.
+    pub sandbox: SandboxInfo,
+}
+
+/// Which of its rights an engine has given up.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxInfo {
+    /// System calls that reach out of the process, by seccomp.
+    pub seccomp: bool,
+    /// All files but those that it needs, by this version of Landlock's interface.
+    pub landlock: Option<u32>,
+    /// It reads through an io_uring ring that can do nothing else; without one it reads by threads.
+    pub ring: bool,
+    /// What is not in force, with the reason: a line each.
+    pub missing: Vec<String>,
 }
 
 /// Why a model could not be loaded.
@@ -303,6 +419,8 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens` reached, or the context is full.
     Length,
+    /// The last [`Submit::repeat_stop_tokens`] tokens repeat a pattern.
+    Repetition,
 }
 
 /// Times and counts of a request.
@@ -338,6 +456,8 @@ pub enum FailureKind {
     NonfiniteLogits,
     /// The request could not have been admitted (`invalid_request`): the front should have refused it.
     InvalidRequest,
+    /// Weights that the request needs cannot be read (`storage_error`).
+    Storage,
     /// Anything else (`engine_error`).
     Engine,
 }
@@ -348,6 +468,7 @@ impl FailureKind {
         match self {
             FailureKind::NonfiniteLogits => "nonfinite_logits",
             FailureKind::InvalidRequest => "invalid_request",
+            FailureKind::Storage => "storage_error",
             FailureKind::Engine => "engine_error",
         }
     }

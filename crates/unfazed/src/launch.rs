@@ -1,16 +1,25 @@
 //! From flags to a running server.
 
+use std::fs::File;
 use std::future::Future;
-use std::io;
+use std::io::{self, Read, Seek};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use rustix::fs::OFlags;
 use unfazed_formats::Checkpoint;
-use unfazed_plan::{Machine, Plan, Prediction, Settings, StreamExperts, Weights};
-use unfazed_server::{EngineProgram, EventSink, ServeOptions, ServerError};
+use unfazed_plan::{Bytes, Machine, Plan, Prediction, Settings, Weights};
+use unfazed_server::{Control, EngineProgram, EventSink, ServeOptions, Served, ServerError, TakenOver};
+use unfazed_store::experts::{PolicyKind, trace};
 use unfazed_wire::Threads;
 
-use crate::flags::{LogFlags, ModelFlags};
+use crate::flags::{LogFlags, ModelFlags, SandboxFlags};
 use crate::{machine, model};
+
+/// How weights and KV pages lie in memory.
+const LAYOUT: &str = env!("UNFAZED_LAYOUT");
 
 /// A model that was opened and a plan that fits this machine.
 pub(crate) struct Prepared {
@@ -18,15 +27,32 @@ pub(crate) struct Prepared {
     plan: Plan,
     program: EngineProgram,
     threads: Threads,
+    policy: PolicyKind,
+    trace: Option<Arc<File>>,
 }
 
 /// Opens the model and plans. Everything that can be wrong with model or settings is found here, before any port is
 /// bound or process started.
-pub(crate) fn prepare(model: &ModelFlags, log: &LogFlags, default_log: &str) -> anyhow::Result<Prepared> {
+pub(crate) fn prepare(
+    model: &ModelFlags,
+    sandbox: &SandboxFlags,
+    log: &LogFlags,
+    default_log: &str,
+    taken_over: Option<&TakenOver>,
+) -> anyhow::Result<Prepared> {
     let checkpoint = model::open(model.model.as_deref())?;
     let placement = model.threads.processors.placement()?;
-    let machine = machine::for_plan(&placement, machine::isa(model.isa.as_deref())?, &checkpoint)?;
-    let plan = plan(&checkpoint, &machine, &model.settings())?;
+    let offered = taken_over.and_then(|front| front.plan(LAYOUT, &checkpoint));
+    let plan = match offered {
+        Some(plan) => plan,
+        None => {
+            let mut machine =
+                machine::for_plan(&placement, machine::isa(model.isa.as_deref())?, &checkpoint)?;
+            let held = Bytes(taken_over.map_or(0, TakenOver::held_bytes));
+            machine.memory.free = machine.memory.free.saturating_add(held).min(machine.memory.total);
+            plan(&checkpoint, &machine, &model.settings())?
+        }
+    };
     for note in &plan.notes {
         tracing::warn!("{note}");
     }
@@ -36,31 +62,53 @@ pub(crate) fn prepare(model: &ModelFlags, log: &LogFlags, default_log: &str) -> 
         }
     }
     let mut program = EngineProgram::current().context("cannot find this program's own file")?;
-    for argument in log.for_engine(default_log) {
+    for argument in log.for_engine(default_log).into_iter().chain(sandbox.for_engine()) {
         program = program.argument(argument);
     }
     let threads = placement.threads(plan.threads, plan.batch_threads);
-    Ok(Prepared { checkpoint, plan, program, threads })
+    let trace = trace(model.experts.expert_trace.as_deref(), &checkpoint)?;
+    Ok(Prepared { checkpoint, plan, program, threads, policy: model.experts.expert_policy, trace })
 }
 
-/// A plan that the engine of this program can carry out: it keeps all experts in memory.
+/// A plan for this machine.
 pub(crate) fn plan(checkpoint: &Checkpoint, machine: &Machine, settings: &Settings) -> anyhow::Result<Plan> {
     let weights = Weights::of(&checkpoint.config, checkpoint.tensors.values());
-    let plan = unfazed_plan::plan(&checkpoint.config, &weights, machine, settings)?;
-    if !plan.streams() {
-        return Ok(plan);
+    Ok(unfazed_plan::plan(&checkpoint.config, &weights, machine, settings)?)
+}
+
+/// An empty file for the trace of experts: that it can be written is known before anything is loaded. What is there and no
+/// earlier trace stays as it is.
+fn trace(path: Option<&Path>, checkpoint: &Checkpoint) -> anyhow::Result<Option<Arc<File>>> {
+    let Some(path) = path else { return Ok(None) };
+    if checkpoint.config.experts.is_none() {
+        bail!("--expert-trace: {} has no experts: leave it out", checkpoint.name);
     }
-    if settings.stream_experts == StreamExperts::On || settings.expert_cache.is_some() {
-        bail!(
-            "this version computes only with all experts in memory: leave out --stream-experts and --expert-cache"
-        );
+    let file = empty_trace(path).with_context(|| format!("--expert-trace {}", path.display()))?;
+    Ok(Some(Arc::new(file)))
+}
+
+fn empty_trace(path: &Path) -> io::Result<File> {
+    // Without waiting for the other end of a pipe, which then is refused.
+    let mut file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other(
+            "this is no regular file: a trace is written to a new file or over an earlier trace",
+        ));
     }
-    // Less context, or a shorter chunk, may make room for all experts.
-    let resident = Settings { stream_experts: StreamExperts::Off, ..*settings };
-    unfazed_plan::plan(&checkpoint.config, &weights, machine, &resident).map_err(|refusal| {
-        anyhow::Error::msg(refusal.condition)
-            .context("this version computes only with all experts in memory, and they do not fit")
-    })
+    let mut start = Vec::new();
+    file.by_ref().take(trace::MAGIC.len() as u64).read_to_end(&mut start)?;
+    if !start.is_empty() && start != trace::MAGIC {
+        return Err(io::Error::other("this file is no trace, so it is left as it is: name a new file"));
+    }
+    file.set_len(0)?;
+    file.rewind()?;
+    Ok(file)
 }
 
 impl Prepared {
@@ -74,12 +122,16 @@ impl Prepared {
         self,
         mut options: ServeOptions,
         events: EventSink,
-        shutdown: impl Future<Output = ()> + Send + 'static,
-    ) -> anyhow::Result<()> {
+        control: Control<impl Future<Output = ()> + Send + 'static>,
+    ) -> anyhow::Result<Served> {
         let port = options.port;
         options.processors = self.threads.processors;
         options.pin = self.threads.pin;
-        unfazed_server::serve(options, self.checkpoint, self.plan, self.program, events, shutdown)
+        options.expert_policy = self.policy.name().to_owned();
+        options.expert_trace = self.trace;
+        options.layout = LAYOUT.to_owned();
+        options.renderer = Some(self.program.renderer());
+        unfazed_server::serve(options, self.checkpoint, self.plan, self.program, events, control)
             .await
             .map_err(|error| explain(error, port))
     }

@@ -8,6 +8,7 @@
 //! | [`machine`] | what this machine is, for plans |
 //! | [`model`] | opening the model that was named, or the demo model |
 //! | [`launch`] | from flags to a running server |
+//! | [`service`] | what the service manager is told |
 //! | [`report`] | events for machines, greetings for people |
 //! | [`logging`] | logs on stderr |
 //! | [`stderr`] | what is seen on stderr: logs, lines for people, the loading bar |
@@ -24,6 +25,7 @@ mod machine;
 mod model;
 mod output;
 mod report;
+mod service;
 mod stderr;
 
 use std::io::{self, Write};

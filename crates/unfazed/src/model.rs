@@ -26,6 +26,8 @@ fn demo() -> anyhow::Result<FileSource> {
 
     let mut file = anonymous_file().context("cannot make a file in memory for the demo model")?;
     file.write_all(DEMO).context("cannot write the demo model to a file in memory")?;
+    // The same content is the same model in every process.
+    file.set_modified(std::time::UNIX_EPOCH).context("cannot date the demo model")?;
     seal(&file)?;
     Ok(FileSource::new(DEMO_NAME, file)?)
 }

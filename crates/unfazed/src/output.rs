@@ -69,9 +69,14 @@ impl<T: Send + 'static> Output<T> {
 
     /// Waits until everything was written, for a second at most.
     pub(crate) fn flush(&self) {
+        self.flush_within(LAST_WAIT);
+    }
+
+    /// The same with another limit.
+    pub(crate) fn flush_within(&self, limit: Duration) {
         let waits = |queue: &mut Queue<T>| queue.writing || !queue.items.is_empty();
         // What was not written by then is not waited for: nobody reads it.
-        drop(self.shared.changed.wait_timeout_while(self.shared.lock(), LAST_WAIT, waits));
+        drop(self.shared.changed.wait_timeout_while(self.shared.lock(), limit, waits));
     }
 }
 

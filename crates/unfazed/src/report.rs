@@ -5,10 +5,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use clap::ValueEnum;
+use unfazed_guard::lock::Held;
 use unfazed_server::events::Ready;
 use unfazed_server::{Event, EventSink};
 
 use crate::output::Output;
+use crate::service::Service;
 use crate::stderr::Stderr;
 
 /// When events are written to stdout. (Without help for each value `--help` keeps one line a flag.)
@@ -48,8 +50,13 @@ pub(crate) fn events() -> io::Result<Output<Event>> {
     })
 }
 
-/// The sink for `unfazed serve`; `open` if nobody needs a key.
-pub(crate) fn sink(events: Option<Output<Event>>, stderr: Stderr, open: bool) -> EventSink {
+/// The sink for `unfazed serve`, with the service manager, if one started it; `open` if nobody needs a key.
+pub(crate) fn sink(
+    events: Option<Output<Event>>,
+    service: Option<Service>,
+    stderr: Stderr,
+    open: bool,
+) -> EventSink {
     Arc::new(move |event| {
         stderr.follow(&event);
         if let Event::Listening { host, .. } = &event
@@ -64,7 +71,10 @@ pub(crate) fn sink(events: Option<Output<Event>>, stderr: Stderr, open: bool) ->
             stderr.write(text + "\n");
         }
         if let Some(events) = &events {
-            events.send(event);
+            events.send(event.clone());
+        }
+        if let Some(service) = &service {
+            service.hear(&event);
         }
     })
 }
@@ -78,13 +88,35 @@ pub(crate) fn log(event: &Event) {
         Event::EngineExit { cause, message, requests, failed_requests, .. } => {
             tracing::warn!(cause, requests, failed_requests, "the engine stopped: {message}");
         }
+        Event::GpuLockWait { message, .. } => tracing::warn!("waiting: {message}"),
         Event::EngineReady { load_ms, read_bytes, kept_bytes } => {
             tracing::info!(load_ms, read_bytes, kept_bytes, "another engine is ready");
+        }
+        Event::GuardStarted { program, pid, private_port } => {
+            tracing::info!(pid, private_port, "started {program}");
+        }
+        Event::GuardReady { program, host, port, load_ms, restarts, .. } => {
+            tracing::info!(url = url_of(host, *port), load_ms, restarts, "{program} answers");
+        }
+        Event::RequestContinued { request, how, tokens, exact } => {
+            tracing::info!(request, how, tokens, exact, "a request goes on in another process");
         }
         Event::RequestResumed { request, tokens, kept_positions, missing_positions } => {
             tracing::info!(request, tokens, kept_positions, missing_positions, "a request goes on");
         }
         _ => {}
+    }
+}
+
+/// Whom a server waits for before it begins.
+pub(crate) fn gpu_lock_wait(held: &Held) -> Event {
+    Event::GpuLockWait {
+        pid: held.pid,
+        label: held.label.clone(),
+        command: held.cmdline.clone(),
+        since: held.since.clone(),
+        file: held.path.display().to_string(),
+        message: held.to_string(),
     }
 }
 
@@ -112,9 +144,28 @@ fn for_people(event: &Event) -> Option<String> {
             };
             Some(format!("The engine stopped ({message}){wait}."))
         }
+        Event::GuardStarted { program, private_port, .. } => {
+            Some(format!("Started {program} on its private port {private_port}."))
+        }
+        Event::GuardReady { program, host, port, load_ms, restarts, .. } => {
+            let (url, seconds) = (url_of(host, *port), load_ms / 1000.0);
+            Some(match restarts {
+                0 => format!(
+                    "{program} answers at {url} (OpenAI clients: {url}/v1), guarded. Ctrl-C stops both."
+                ),
+                _ => format!("{program} is back after {seconds:.1} s."),
+            })
+        }
         Event::EngineReady { load_ms, .. } => {
             Some(format!("The engine is back after {:.1} s.", load_ms / 1000.0))
         }
+        Event::HandedOver { pid, pause_ms, .. } => {
+            Some(format!("Process {pid} has taken over, after {:.1} s.", pause_ms / 1000.0))
+        }
+        Event::RestartFailed { message } => {
+            Some(format!("The restart failed, nothing has changed: {message}."))
+        }
+        Event::GpuLockWait { message, .. } => Some(format!("Waiting: {message}. Ctrl-C ends the waiting.")),
         Event::Draining { requests: 0, .. } => None,
         Event::Draining { requests, limit_ms } => Some(format!(
             "\nFinishing {requests} running {} (at most {} s). Ctrl-C again stops at once.",
@@ -157,17 +208,17 @@ fn own_name() -> String {
 }
 
 /// An address that works in a client on this machine.
-fn url(ready: &Ready) -> String {
-    let host = match ready.host.as_str() {
+pub(crate) fn url(ready: &Ready) -> String {
+    url_of(&ready.host, ready.port)
+}
+
+fn url_of(host: &str, port: u16) -> String {
+    let host = match host {
         "0.0.0.0" => "127.0.0.1",
         "::" => "::1",
         host => host,
     };
-    if host.contains(':') {
-        format!("http://[{host}]:{}", ready.port)
-    } else {
-        format!("http://{host}:{}", ready.port)
-    }
+    if host.contains(':') { format!("http://[{host}]:{port}") } else { format!("http://{host}:{port}") }
 }
 
 #[cfg(test)]

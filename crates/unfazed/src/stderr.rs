@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use unfazed_host::sandbox;
 use unfazed_server::Event;
 
 use crate::output::Output;
@@ -24,6 +25,8 @@ enum Item {
     NoProgress,
     /// A line that is written over by whatever comes next.
     Status(String),
+    /// From now on no file is opened here.
+    GiveUpFiles,
 }
 
 impl Stderr {
@@ -77,6 +80,13 @@ impl Stderr {
         }
     }
 
+    /// Has the thread that writes give up all files but what it has open: rights are a thread's, and those who give up theirs
+    /// later share their memory with it.
+    pub(crate) fn give_up_files(&self) {
+        self.output.send(Item::GiveUpFiles);
+        self.output.flush();
+    }
+
     /// Waits until everything was written, for a second at most.
     pub(crate) fn flush(&self) {
         self.output.flush();
@@ -98,6 +108,10 @@ fn show(item: Item, bar: &mut Option<ProgressBar>) {
             let bar = bar.get_or_insert_with(new_bar);
             bar.set_length(total);
             bar.set_position(done);
+        }
+        Item::GiveUpFiles => {
+            // Whoever gives up the process's rights says why they cannot be given up.
+            let _ = sandbox::give_up_files(&sandbox::Needs::default());
         }
         Item::Status(line) => drop(write!(io::stderr(), "\r\x1b[2K{line}")),
         Item::NoProgress => {

@@ -58,8 +58,10 @@ fn innocent_answers(server: &Server, beside: impl FnOnce()) -> Vec<Answer> {
 #[test]
 fn a_request_that_kills_its_engine_is_failed_by_name_and_fifteen_others_equal_undisturbed_ones() {
     let undisturbed = innocent_answers(&Server::start(&SERVER), || ());
-    let deadly = DEADLY.to_string();
-    let server = Server::start_in(&[("UNFAZED_ABORT_ON_TOKEN", &deadly)], &SERVER);
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("plan.json");
+    std::fs::write(&plan, json!({"abort_on_token": DEADLY}).to_string()).unwrap();
+    let server = Server::start(&[&SERVER[..], &["--fault-plan", plan.to_str().unwrap()]].concat());
     // It gets somewhere before it kills for the first time.
     let mut prompt: Vec<u32> = (100..170).collect();
     prompt.push(DEADLY);

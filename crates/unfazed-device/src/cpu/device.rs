@@ -5,11 +5,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use unfazed_fault::Class;
 use unfazed_formats::ModelConfig;
 use unfazed_formats::config::{ExpertConfig, RopeConfig};
 use unfazed_kernels::Isa;
 use unfazed_kernels::panel::unpack_row;
-use unfazed_kernels::vector::{RopeFrequencies, choose_experts, rms_norm, rotate};
+use unfazed_kernels::vector::{RopeFrequencies, rms_norm, rotate};
+use unfazed_store::experts::trace::Step as TracedStep;
+use unfazed_store::experts::{ExpertStore, LayerExperts};
 use unfazed_store::{Buffer, Loader, MatrixSource, PackedStack, VectorSource};
 use unfazed_wire::Threads;
 
@@ -19,15 +22,15 @@ use super::compute::Compute;
 use super::dense::{Product, multiply};
 use super::digest::digests;
 use super::disjoint::Disjoint;
-use super::feed_forward::Inner;
-use super::mixture::{FEW_ROWS, Outer};
+use super::experts::{CpuExperts, Streaming, TraceSink};
+use super::feed_forward::{Expert, Matrices};
 use super::operand::Operand;
 use super::pages::{Blocks, Pages};
 use super::placement;
 use super::pool::Pool;
 use super::routing::Routing;
 use super::step::{Limits, Step};
-use crate::{Batch, Device, DeviceError, KvShape, PageSpan};
+use crate::{Batch, Device, DeviceError, Generation, KvShape, PageId, PageSpan, StepOutput};
 
 /// How a CPU device is set up.
 pub struct CpuConfig<'a> {
@@ -50,6 +53,10 @@ pub struct CpuConfig<'a> {
     /// Memory for the KV pages, as an earlier device left it; `None` takes memory of the device's own. Not used with
     /// float activations.
     pub kv_memory: Option<Buffer<u8>>,
+    /// Where experts come from, if not all of them are loaded.
+    pub experts: Option<Arc<ExpertStore>>,
+    /// Is told which experts each step used.
+    pub trace: Option<TraceSink>,
     /// Goes up with each layer that is computed and each page that is checked: in a long step it tells a stuck device
     /// from a slow one.
     pub pulse: Arc<AtomicU64>,
@@ -57,19 +64,22 @@ pub struct CpuConfig<'a> {
 
 /// The CPU as a device.
 pub struct CpuDevice {
-    compute: Compute,
+    pub(super) compute: Compute,
     loader: Loader,
     threads: Threads,
     limits: Limits,
-    widths: Widths,
-    arena: Arena,
+    pub(super) widths: Widths,
+    pub(super) arena: Arena,
     pages: Pages,
-    step: Step,
+    pub(super) step: Step,
     /// What enters matrices from the residual's side.
-    input: Operand,
+    pub(super) input: Operand,
     /// What enters a down projection.
-    inner: Operand,
-    routing: Routing,
+    pub(super) inner: Operand,
+    pub(super) routing: Routing,
+    pub(super) streaming: Option<Streaming>,
+    /// With what is known of the step in progress.
+    pub(super) trace: Option<(TraceSink, TracedStep)>,
     rope: Option<(RopeConfig, RopeFrequencies)>,
     /// The step's rotations are in the arena.
     rope_ready: bool,
@@ -80,7 +90,7 @@ impl CpuDevice {
     /// Starts the threads and lays out activations and pages for the largest step.
     pub fn new(config: CpuConfig<'_>) -> Result<CpuDevice, DeviceError> {
         let CpuConfig { isa, threads, model, kv, max_rows, max_logit_rows, float_activations, .. } = config;
-        let CpuConfig { loader, kv_memory, pulse, .. } = config;
+        let CpuConfig { loader, kv_memory, experts, trace, pulse, .. } = config;
         let setup = |text: String| DeviceError::Setup(text);
         if !isa.available() {
             return Err(setup(format!("this processor does not run {}", isa.name())));
@@ -114,10 +124,18 @@ impl CpuDevice {
             input: Operand::default(),
             inner: Operand::default(),
             routing: Routing::default(),
+            streaming: experts.map(Streaming::new),
+            trace: trace.map(|sink| (sink, TracedStep::default())),
             rope: None,
             rope_ready: false,
             pulse,
         })
+    }
+
+    /// All keys and values are gone, as they are with a device that was lost.
+    #[cfg(feature = "sim")]
+    pub fn lose_pages(&mut self) {
+        self.pages.memory.fill(0xa5);
     }
 
     /// What weights were read with.
@@ -126,63 +144,8 @@ impl CpuDevice {
     }
 
     /// Rows of the step.
-    fn rows(&self) -> usize {
+    pub(super) fn rows(&self) -> usize {
         self.step.rows.len()
-    }
-
-    /// The router's choices for all rows, sorted by expert. The input was rounded for the router.
-    fn route(&mut self, router: &PackedStack, experts: &ExpertConfig) {
-        let rows = self.rows();
-        let (isa, count, used) = (self.compute.isa, router.layout().rows(), experts.used);
-        let format = router.layout().format();
-        self.input.gather(&mut self.compute, &[format], &self.step.identity[..rows], &self.step.tiles);
-        let logits = &mut self.arena.router[..rows * count];
-        let tiles = self.input.tiles(format);
-        let product = Product { matrix: router.matrix(0), tiles, out: Disjoint::new(logits), add: false };
-        multiply(&mut self.compute, &[product]);
-
-        let normalised = experts.normalised;
-        self.routing.choices.resize(rows * used, Default::default());
-        let choices = Disjoint::new(&mut self.routing.choices);
-        self.compute.each_row(logits, count, 16, &|row, logits| {
-            // SAFETY: each row comes up once, and these are its choices.
-            let chosen = unsafe { choices.part(row * used..(row + 1) * used) };
-            choose_experts(isa, logits, normalised, chosen);
-        });
-        self.routing.sort(count, used);
-    }
-
-    /// SiLU of gate times up for the tiles of the routing, rounded and laid out for `down`. The input was rounded for
-    /// gate and up.
-    fn inner(&mut self, gate: &PackedStack, up: &PackedStack, down: &PackedStack) {
-        let compute = &mut self.compute;
-        let formats = [gate.layout().format(), up.layout().format()];
-        let Routing { rows, tiles, experts, .. } = &self.routing;
-        let one_row = self.step.rows.len() == 1;
-        let parts = if one_row { &tiles[..1] } else { &tiles[..] };
-        self.input.gather(compute, &formats, rows, parts);
-
-        let down_format = down.layout().format();
-        let out = self.inner.rows(compute, down_format, rows.len(), down.layout().columns());
-        let inner = Inner {
-            gate,
-            up,
-            experts,
-            gate_tiles: self.input.tiles(formats[0]),
-            up_tiles: self.input.tiles(formats[1]),
-            starts: tiles,
-            out,
-        };
-        inner.run(compute);
-        self.entries_identity();
-        let entries = &self.step.identity[..self.routing.rows.len()];
-        self.inner.gather(&mut self.compute, &[down_format], entries, &self.routing.tiles);
-    }
-
-    /// Makes the identity long enough for all entries.
-    fn entries_identity(&mut self) {
-        let have = self.step.identity.len();
-        self.step.identity.extend(have..self.routing.rows.len());
     }
 
     /// Adds products of all rows of an operand with a matrix to the residual.
@@ -217,9 +180,16 @@ impl CpuDevice {
     }
 }
 
+impl AsRef<CpuDevice> for CpuDevice {
+    fn as_ref(&self) -> &CpuDevice {
+        self
+    }
+}
+
 impl Device for CpuDevice {
     type Matrix = PackedStack;
     type Vector = Vec<f32>;
+    type Experts = CpuExperts;
 
     fn load_matrix(&mut self, source: &MatrixSource) -> Result<PackedStack, DeviceError> {
         Ok(self.loader.load_matrix(source)?)
@@ -229,7 +199,19 @@ impl Device for CpuDevice {
         Ok(self.loader.load_vector(source)?)
     }
 
+    fn load_experts(&mut self, layer: usize, experts: &LayerExperts) -> Result<CpuExperts, DeviceError> {
+        let LayerExperts { gate, up, down } = experts;
+        if self.streaming.is_some() {
+            return Ok(CpuExperts::in_store(layer, [gate.format, up.format, down.format]));
+        }
+        let stacks = [self.load_matrix(gate)?, self.load_matrix(up)?, self.load_matrix(down)?];
+        Ok(CpuExperts::in_memory(layer, stacks))
+    }
+
     fn begin(&mut self, batch: &Batch) -> Result<(), DeviceError> {
+        if let Some((_, step)) = &mut self.trace {
+            *step = TracedStep { tokens: batch.rows.len() as u32, layers: Vec::new() };
+        }
         self.rope_ready = false;
         let Threads { decode, batch: many, .. } = self.threads;
         self.compute.take_part(if batch.rows.len() == 1 { decode } else { many });
@@ -246,13 +228,7 @@ impl Device for CpuDevice {
     }
 
     fn norm(&mut self, weight: &Vec<f32>, epsilon: f32) {
-        let (isa, hidden, rows) = (self.compute.isa, self.widths.hidden, self.rows());
-        let residual = &self.arena.residual;
-        let normed = &mut self.arena.normed[..rows * hidden];
-        self.compute.each_row(normed, hidden, 2, &|row, normed| {
-            normed.copy_from_slice(&residual[row * hidden..(row + 1) * hidden]);
-            rms_norm(isa, normed, weight, epsilon);
-        });
+        self.norm_rows(weight, epsilon);
     }
 
     fn project_qkv(&mut self, q: &PackedStack, k: &PackedStack, v: &PackedStack) {
@@ -322,38 +298,29 @@ impl Device for CpuDevice {
         self.input.round(&mut self.compute, &formats, &self.arena.normed[..rows * hidden], hidden);
         self.routing.everyone(rows, &self.step.tiles);
         if rows > 0 {
-            self.inner(gate, up, down);
+            self.gather_input(formats);
+            let network = Expert { index: 0, tiles: 0..self.routing.tiles.len() };
+            let matrices = Matrices { gate: gate.matrix(0), up: up.matrix(0), down: down.matrix(0) };
+            self.inner(&[network], &[matrices]);
             self.add_product(true, down);
         }
     }
 
-    fn mixture(
+    fn mixture(&mut self, router: &PackedStack, experts: &CpuExperts, config: &ExpertConfig) {
+        if self.rows() > 0 && config.used > 0 {
+            self.mix(router, experts, config);
+        }
+    }
+
+    fn look_ahead(
         &mut self,
+        norm: &Vec<f32>,
+        epsilon: f32,
         router: &PackedStack,
-        gate: &PackedStack,
-        up: &PackedStack,
-        down: &PackedStack,
-        experts: &ExpertConfig,
+        experts: &CpuExperts,
+        config: &ExpertConfig,
     ) {
-        let (rows, hidden) = (self.rows(), self.widths.hidden);
-        if rows == 0 || experts.used == 0 {
-            return;
-        }
-        let formats = [router, gate, up].map(|matrix| matrix.layout().format());
-        self.input.round(&mut self.compute, &formats, &self.arena.normed[..rows * hidden], hidden);
-        self.route(router, experts);
-        self.inner(gate, up, down);
-        let outer = Outer {
-            down,
-            routing: &self.routing,
-            tiles: self.inner.tiles(down.layout().format()),
-            residual: &mut self.arena.residual[..rows * hidden],
-        };
-        if rows <= FEW_ROWS {
-            outer.run_few(&mut self.compute, &mut self.arena.outputs);
-        } else {
-            outer.run_many(&mut self.compute);
-        }
+        self.note_ahead(norm, epsilon, router, experts, config);
     }
 
     fn output(&mut self, norm: &Vec<f32>, epsilon: f32, table: &PackedStack) {
@@ -382,7 +349,24 @@ impl Device for CpuDevice {
         digests(&mut self.compute, &self.pages, &self.limits.kv, spans, &self.pulse)
     }
 
-    fn finish(&mut self) -> Result<&[f32], DeviceError> {
-        Ok(&self.arena.logits[..self.step.logits.len() * self.widths.vocab])
+    fn finish(&mut self) -> Result<StepOutput<'_>, DeviceError> {
+        if let Some((sink, step)) = &mut self.trace {
+            sink(step);
+        }
+        let logits = &self.arena.logits[..self.step.logits.len() * self.widths.vocab];
+        Ok(StepOutput { logits, failures: &self.step.failed, waited: self.step.waited })
+    }
+
+    fn give_back(&mut self, first: PageId, count: usize) -> std::io::Result<u64> {
+        self.pages.give_back(first, count)
+    }
+
+    fn generation(&self) -> Generation {
+        Generation::default()
+    }
+
+    fn rebuild(&mut self, _: Class) -> Result<(), DeviceError> {
+        // A processor has nothing to be made again: the next step computes.
+        Ok(())
     }
 }

@@ -6,25 +6,36 @@ use std::ops::Range;
 
 use unfazed_kernels::activations::{SharedRows, Tile};
 use unfazed_kernels::matmul::matmul;
+use unfazed_kernels::panel::PackedMatrix;
 use unfazed_kernels::vector::silu_mul;
-use unfazed_store::PackedStack;
 
 use super::compute::{Compute, SLICE, SLICE_PANELS};
 
 /// An expert with the tiles of rows that go through it.
 #[derive(Clone, Debug)]
 pub(super) struct Expert {
-    /// Index into the stacks.
+    /// Its number in its layer.
     pub(super) index: usize,
     /// Which tiles are its.
     pub(super) tiles: Range<usize>,
 }
 
+/// The weights of an expert, or of a dense network.
+#[derive(Clone, Copy)]
+pub(super) struct Matrices<'a> {
+    /// `[width, hidden]`.
+    pub(super) gate: PackedMatrix<'a>,
+    /// `[width, hidden]`.
+    pub(super) up: PackedMatrix<'a>,
+    /// `[hidden, width]`.
+    pub(super) down: PackedMatrix<'a>,
+}
+
 /// What the inner part reads and writes.
 pub(super) struct Inner<'a> {
-    pub(super) gate: &'a PackedStack,
-    pub(super) up: &'a PackedStack,
     pub(super) experts: &'a [Expert],
+    /// Of each of the experts, all of the same shapes and formats.
+    pub(super) matrices: &'a [Matrices<'a>],
     pub(super) gate_tiles: &'a [Tile],
     pub(super) up_tiles: &'a [Tile],
     /// For each of the experts' tiles the first of its rows in `out`.
@@ -38,17 +49,18 @@ impl Inner<'_> {
     /// so that it can be rounded at once.
     pub(super) fn run(&self, compute: &mut Compute) {
         let isa = compute.isa;
-        let columns = self.gate.layout().rows();
+        let Some(layout) = self.matrices.first().map(|matrices| matrices.gate.layout()) else { return };
+        let columns = layout.rows();
         let slices = columns.div_ceil(SLICE);
         compute.units(self.experts.len() * slices, &|scratch, unit| {
             let (expert, slice) = (&self.experts[unit / slices], unit % slices);
+            let Matrices { gate, up, .. } = &self.matrices[unit / slices];
             let columns = slice * SLICE..columns.min((slice + 1) * SLICE);
-            let panels = slice * SLICE_PANELS..self.gate.layout().panels().min((slice + 1) * SLICE_PANELS);
-            let (gate, up) = (self.gate.matrix(expert.index), self.up.matrix(expert.index));
+            let panels = slice * SLICE_PANELS..layout.panels().min((slice + 1) * SLICE_PANELS);
             for tile in expert.tiles.clone() {
                 let (gate_tile, up_tile) = (shared(self.gate_tiles, tile), shared(self.up_tiles, tile));
-                matmul(isa, &gate, panels.clone(), gate_tile, &mut scratch.first, SLICE);
-                matmul(isa, &up, panels.clone(), up_tile, &mut scratch.second, SLICE);
+                matmul(isa, gate, panels.clone(), gate_tile, &mut scratch.first, SLICE);
+                matmul(isa, up, panels.clone(), up_tile, &mut scratch.second, SLICE);
                 let results = scratch.first.chunks_mut(SLICE).zip(scratch.second.chunks(SLICE));
                 for (row, (gate, up)) in self.starts[tile].clone().zip(results) {
                     let (gate, up) = (&mut gate[..columns.len()], &up[..columns.len()]);

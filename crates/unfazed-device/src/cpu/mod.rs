@@ -21,6 +21,7 @@
 //! | `dense.rs` | matrices times all rows |
 //! | `attention.rs` | keys and values stored, attention |
 //! | `routing.rs`, `feed_forward.rs`, `mixture.rs` | experts: which, their inner and their outer part |
+//! | `experts.rs` | a mixture whose experts are in memory or come as it is computed |
 //! | `device.rs` | the operations |
 
 mod arena;
@@ -30,6 +31,7 @@ mod dense;
 mod device;
 mod digest;
 mod disjoint;
+mod experts;
 mod feed_forward;
 mod meter;
 mod mixture;
@@ -42,5 +44,6 @@ mod step;
 
 pub use arena::arena_bytes;
 pub use device::{CpuConfig, CpuDevice};
+pub use experts::{CpuExperts, TraceSink};
 pub use meter::{Meter, Rates};
 pub use pool::Pool;

@@ -67,6 +67,18 @@ impl Operand {
         rows: &[usize],
         parts: &[Range<usize>],
     ) {
+        self.gather_some(compute, formats, rows, parts, 0..parts.len());
+    }
+
+    /// The same for tiles `which` alone; the others stay as they are.
+    pub(super) fn gather_some(
+        &mut self,
+        compute: &mut Compute,
+        formats: &[BlockFormat],
+        rows: &[usize],
+        parts: &[Range<usize>],
+        which: Range<usize>,
+    ) {
         let isa = compute.isa;
         for (i, format) in formats.iter().copied().enumerate() {
             if formats[..i].contains(&format) {
@@ -85,8 +97,9 @@ impl Operand {
             tiles.count = parts.len();
             tiles.tiles.resize_with(parts.len().max(tiles.tiles.len()), Tile::new);
             let elements = rows.len() * table.columns() / parts.len().max(1);
-            compute.items(&mut tiles.tiles[..parts.len()], elements, &|i, tile| {
-                tile.gather(isa, format, table, &rows[parts[i].clone()]);
+            let first = which.start;
+            compute.items(&mut tiles.tiles[which.clone()], elements, &|i, tile| {
+                tile.gather(isa, format, table, &rows[parts[first + i].clone()]);
             });
         }
     }

@@ -7,7 +7,7 @@ use unfazed_kernels::attention::KvLayout;
 use unfazed_store::{Buffer, StoreError};
 
 use super::disjoint::Disjoint;
-use crate::KvShape;
+use crate::{KvShape, PageId};
 
 /// All pages.
 pub(super) struct Pages {
@@ -31,6 +31,13 @@ impl Pages {
             None => Buffer::zeroed("KV pages", len),
         };
         Some(memory.map(|memory| Pages { layout, memory }))
+    }
+
+    /// Returns the memory of pages to the system, and its bytes.
+    pub(super) fn give_back(&mut self, first: PageId, count: usize) -> std::io::Result<u64> {
+        let bytes = self.layout.page_bytes();
+        let start = (first.0 as usize).saturating_mul(bytes);
+        self.memory.give_back(start..start.saturating_add(count.saturating_mul(bytes)))
     }
 }
 

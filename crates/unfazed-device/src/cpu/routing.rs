@@ -33,9 +33,6 @@ impl Routing {
         self.tiles.clear();
         self.tiles.extend_from_slice(tiles);
         self.experts.clear();
-        if rows > 0 {
-            self.experts.push(Expert { index: 0, tiles: 0..tiles.len() });
-        }
     }
 
     /// Sorts the choices by expert.

@@ -1,11 +1,12 @@
 //! A batch, checked and cut up for the sections of a step.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use unfazed_kernels::activations::tile_parts;
 
 use super::compute::QUERY_BLOCK;
-use crate::{Batch, BatchRow, DeviceError, KvShape};
+use crate::{Batch, BatchRow, DeviceError, KvShape, SequenceFailure};
 
 /// What a step may be.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +69,10 @@ pub(super) struct Step {
     pub(super) tiles: Vec<Range<usize>>,
     /// Tiles of the rows that want logits.
     pub(super) logit_tiles: Vec<Range<usize>>,
+    /// Sequences that cannot be computed.
+    pub(super) failed: Vec<SequenceFailure>,
+    /// Time for which weights were waited for.
+    pub(super) waited: Duration,
     number: u64,
     writers: Vec<Writer>,
 }
@@ -105,6 +110,8 @@ impl Step {
         self.blocks.clear();
         self.tiles.clear();
         self.logit_tiles.clear();
+        self.failed.clear();
+        self.waited = Duration::ZERO;
         self.number += 1;
     }
 

@@ -10,6 +10,7 @@ use unfazed_formats::config::{ExpertConfig, Family, ModelConfig, RopeConfig, Rop
 use unfazed_formats::source::{ByteSource, MemorySource};
 use unfazed_formats::{BlockFormat, Extent, FileId, KvTypes};
 use unfazed_kernels::Isa;
+use unfazed_store::experts::LayerExperts;
 use unfazed_store::{Loader, MatrixSource, Reader, StoreError, VectorSource};
 use unfazed_testkit::random_blocks::random_blocks;
 use unfazed_testkit::rng::Rng;
@@ -54,6 +55,14 @@ pub struct Layer {
     gate: Matrix,
     up: Matrix,
     down: Matrix,
+}
+
+impl Layer {
+    /// Where its experts are.
+    pub fn experts(&self) -> LayerExperts {
+        let [gate, up, down] = [&self.gate, &self.up, &self.down].map(|matrix| matrix.source.clone());
+        LayerExperts { gate, up, down }
+    }
 }
 
 /// The whole model. Without experts each layer's stacks have one part.
@@ -198,6 +207,8 @@ impl Model {
             max_logit_rows: max_rows,
             float_activations: float,
             kv_memory: None,
+            experts: None,
+            trace: None,
             pulse: Arc::default(),
             loader: self.loader(),
         }
@@ -308,23 +319,29 @@ pub struct Running<'a> {
     model: &'a Model,
     pub device: CpuDevice,
     matrices: Vec<Vec<<CpuDevice as Device>::Matrix>>,
+    experts: Vec<Option<<CpuDevice as Device>::Experts>>,
     vectors: Vec<Vec<Vec<f32>>>,
     ends: (Loaded, <CpuDevice as Device>::Matrix),
 }
 
 impl<'a> Running<'a> {
     fn new(model: &'a Model, mut device: CpuDevice) -> Running<'a> {
-        let (mut matrices, mut vectors) = (Vec::new(), Vec::new());
-        for l in &model.layers {
-            let all = [&l.q, &l.k, &l.v, &l.o, &l.router, &l.gate, &l.up, &l.down];
+        let (mut matrices, mut vectors, mut experts) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, l) in model.layers.iter().enumerate() {
+            let mut all = vec![&l.q, &l.k, &l.v, &l.o, &l.router];
+            if model.config.experts.is_none() {
+                all.extend([&l.gate, &l.up, &l.down]);
+            }
             matrices.push(all.iter().map(|m| device.load_matrix(&m.source).unwrap()).collect());
+            let layer = model.config.experts.map(|_| device.load_experts(index, &l.experts()).unwrap());
+            experts.push(layer);
             let all = [&l.attention_norm, &l.q_norm, &l.k_norm, &l.norm];
             vectors.push(all.iter().map(|v| device.load_vector(&v.source).unwrap()).collect());
         }
         let output = device.load_matrix(&model.output.source).unwrap();
         let norm = device.load_vector(&model.norm.source).unwrap();
         let ends = ((output, norm), device.load_matrix(&model.embedding.source).unwrap());
-        Running { model, device, matrices, vectors, ends }
+        Running { model, device, matrices, experts, vectors, ends }
     }
 
     /// One step; the logits of the rows that ask.
@@ -357,13 +374,13 @@ impl<'a> Running<'a> {
             d.project_context(&m[3]);
             d.norm(&v[3], config.norm_epsilon);
             match &config.experts {
-                Some(experts) => d.mixture(&m[4], &m[5], &m[6], &m[7], experts),
+                Some(config) => d.mixture(&m[4], self.experts[layer].as_ref().unwrap(), config),
                 None => d.feed_forward(&m[5], &m[6], &m[7]),
             }
         }
         let (output, norm) = &self.ends.0;
         d.output(norm, config.norm_epsilon, output);
-        d.finish().unwrap().to_vec()
+        d.finish().unwrap().logits.to_vec()
     }
 
     /// The logits of all positions of a sequence that is computed in chunks of some size.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use unfazed_device::PageId;
-use unfazed_wire::{RequestId, Submit, Timings};
+use unfazed_wire::{FinishReason, RequestId, Submit, Timings};
 
 use super::{Limits, admission};
 use crate::kept::Found;
@@ -16,7 +16,7 @@ pub(crate) enum Submitted {
     /// It waits for its place.
     Waits,
     /// Nothing is left to do.
-    Complete(Timings),
+    Complete(FinishReason, Timings),
 }
 
 /// All sequences, and the pages that they share out.
@@ -55,8 +55,8 @@ impl Scheduler {
             return Err(format!("request {} is being computed already", submit.request.0));
         }
         let sequence = Sequence::new(submit, self.limits.context, now);
-        if sequence.is_complete() {
-            return Ok(Submitted::Complete(sequence.timings(now)));
+        if let Some(reason) = sequence.complete() {
+            return Ok(Submitted::Complete(reason, sequence.timings(now)));
         }
         let (need, have) = (self.pages_for(&sequence), self.pages.total());
         if need > have {
@@ -122,6 +122,16 @@ impl Scheduler {
     /// Pages that no sequence has.
     pub(crate) fn free_pages(&self) -> usize {
         self.pages.free()
+    }
+
+    /// Pages that no sequence has, as [`PageAllocator::in_order`].
+    pub(crate) fn free(&mut self, spared: impl Fn(PageId) -> bool) -> &[PageId] {
+        self.pages.in_order(spared)
+    }
+
+    /// A sequence waits that an earlier engine's pages may be of use to.
+    pub(crate) fn waits_for_kept(&self) -> bool {
+        self.waiting.iter().any(|sequence| sequence.may_keep > 0)
     }
 
     fn end_where(&mut self, ends: impl Fn(&Sequence) -> bool) {

@@ -22,13 +22,26 @@ pub fn request() -> impl Strategy<Value = Submit> {
     let logprobs = || prop::option::weighted(0.3, 0u32..4);
     let poisoned = prop::bool::weighted(0.05);
     let stops = prop::collection::vec(0u32..30, 0..3);
-    (prompt, 0usize..20, sampling(), stops, logprobs(), logprobs(), poisoned).prop_map(
-        |(mut prompt, max_tokens, sampling, stop_tokens, logprobs, prompt_logprobs, poisoned)| {
+    // A bias makes answers repeat themselves.
+    let repeats = prop_oneof![4 => Just((0usize, None)), 1 => (0usize..9, prop::option::of(3.0f32..9.0))];
+    (prompt, 0usize..20, sampling(), stops, logprobs(), logprobs(), poisoned, repeats).prop_map(
+        |(
+            mut prompt,
+            max_tokens,
+            mut sampling,
+            stop_tokens,
+            logprobs,
+            prompt_logprobs,
+            poisoned,
+            repeats,
+        )| {
+            let (repeat_stop_tokens, bias) = repeats;
+            sampling.logit_bias.extend(bias.map(|bias| (5, bias)));
             if poisoned {
                 prompt.push(POISON);
             }
             let base = submit(0, &prompt, max_tokens);
-            Submit { sampling, stop_tokens, logprobs, prompt_logprobs, ..base }
+            Submit { sampling, stop_tokens, repeat_stop_tokens, logprobs, prompt_logprobs, ..base }
         },
     )
 }

@@ -12,13 +12,16 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use unfazed_device::{Batch, Device, DeviceError, PageSpan};
+use unfazed_device::{
+    Batch, Class, Device, DeviceError, Generation, PageId, PageSpan, SequenceFailure, StepOutput,
+};
 use unfazed_engine::{Engine, Limits};
 use unfazed_formats::checkpoint::{GgufTokenizer, Layout};
 use unfazed_formats::config::{ExpertConfig, Family, RopeConfig, RopePairing, RopeScaling};
 use unfazed_formats::{BlockFormat, Checkpoint, Extent, FileId, ModelConfig, TensorInfo, TokenizerSource};
 use unfazed_kernels::Isa;
 use unfazed_model::Model;
+use unfazed_store::experts::LayerExperts;
 use unfazed_store::{Clock, MatrixSource, VectorSource};
 use unfazed_wire::{RequestId, Sampling, Submit, ToEngine, ToFront};
 
@@ -27,6 +30,11 @@ pub const VOCAB: usize = 40;
 pub const POISON: u32 = VOCAB as u32 - 1;
 /// A step that holds it fails as a whole.
 pub const BREAKS: u32 = VOCAB as u32 - 2;
+/// A step that holds it fails for its sequence alone.
+pub const LOST: u32 = VOCAB as u32 - 3;
+
+/// Bytes that a page of the device is said to have.
+pub const PAGE_BYTES: usize = 4096;
 
 /// What the steps of a device were.
 pub type Log = Rc<RefCell<Vec<Batch>>>;
@@ -38,6 +46,7 @@ pub struct FakeDevice {
     limits: Limits,
     pages: Pages,
     logits: Vec<f32>,
+    failures: Vec<SequenceFailure>,
     log: Log,
 }
 
@@ -48,7 +57,7 @@ impl FakeDevice {
 
     /// A device on pages as another one left them.
     pub fn over(limits: Limits, log: Log, pages: Pages) -> FakeDevice {
-        FakeDevice { limits, pages, logits: Vec::new(), log }
+        FakeDevice { limits, pages, logits: Vec::new(), failures: Vec::new(), log }
     }
 
     pub fn pages(limits: Limits) -> Pages {
@@ -79,7 +88,7 @@ pub fn logits_after(tokens: &[u32]) -> Vec<f32> {
     };
     let state = tokens.iter().fold(0x9e37_79b9u64, |state, &token| mix(state ^ u64::from(token) << 7));
     let poisoned = tokens.contains(&POISON);
-    let logit = |id: usize| match (poisoned, id < BREAKS as usize) {
+    let logit = |id: usize| match (poisoned, id < LOST as usize) {
         (true, _) if id == 7 => f32::NAN,
         (_, true) => (mix(state ^ id as u64) % 1000) as f32 / 125.0 - 4.0,
         // Never chosen by itself.
@@ -91,6 +100,7 @@ pub fn logits_after(tokens: &[u32]) -> Vec<f32> {
 impl Device for FakeDevice {
     type Matrix = ();
     type Vector = ();
+    type Experts = ();
 
     fn load_matrix(&mut self, _: &MatrixSource) -> Result<(), DeviceError> {
         Ok(())
@@ -99,8 +109,13 @@ impl Device for FakeDevice {
         Ok(())
     }
 
+    fn load_experts(&mut self, _: usize, _: &LayerExperts) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     fn begin(&mut self, batch: &Batch) -> Result<(), DeviceError> {
         self.check(batch);
+        self.failures.clear();
         self.log.borrow_mut().push(batch.clone());
         self.logits.clear();
         let page_tokens = self.limits.page_tokens;
@@ -108,6 +123,10 @@ impl Device for FakeDevice {
         for row in &batch.rows {
             if row.token == BREAKS {
                 return Err(DeviceError::Batch("broken by the test".into()));
+            }
+            if row.token == LOST && self.failures.iter().all(|failure| failure.sequence != row.sequence) {
+                let reason = "model.gguf: lost by the test".to_owned();
+                self.failures.push(SequenceFailure { sequence: row.sequence, reason });
             }
             let pages = &batch.sequences[row.sequence];
             held[pages[row.position / page_tokens].0 as usize][row.position % page_tokens] = row.token;
@@ -128,7 +147,8 @@ impl Device for FakeDevice {
     fn attend(&mut self, _: usize) {}
     fn project_context(&mut self, _: &()) {}
     fn feed_forward(&mut self, _: &(), _: &(), _: &()) {}
-    fn mixture(&mut self, _: &(), _: &(), _: &(), _: &(), _: &ExpertConfig) {}
+    fn mixture(&mut self, _: &(), _: &(), _: &ExpertConfig) {}
+    fn look_ahead(&mut self, _: &(), _: f32, _: &(), _: &(), _: &ExpertConfig) {}
     fn output(&mut self, _: &(), _: f32, _: &()) {}
     fn digests(&mut self, spans: &[PageSpan]) -> Result<Vec<u64>, DeviceError> {
         let held = self.pages.borrow();
@@ -138,8 +158,21 @@ impl Device for FakeDevice {
         };
         Ok(spans.iter().flat_map(digest).collect())
     }
-    fn finish(&mut self) -> Result<&[f32], DeviceError> {
-        Ok(&self.logits)
+    fn give_back(&mut self, first: PageId, count: usize) -> std::io::Result<u64> {
+        let mut held = self.pages.borrow_mut();
+        let pages = &mut held[first.0 as usize..][..count];
+        let resident = |page: &&mut Vec<u32>| page.iter().any(|token| *token != u32::MAX);
+        let given = pages.iter_mut().filter(resident).map(|page| page.fill(u32::MAX));
+        Ok((given.count() * PAGE_BYTES) as u64)
+    }
+    fn finish(&mut self) -> Result<StepOutput<'_>, DeviceError> {
+        Ok(StepOutput { logits: &self.logits, failures: &self.failures, ..StepOutput::default() })
+    }
+    fn generation(&self) -> Generation {
+        Generation::default()
+    }
+    fn rebuild(&mut self, _: Class) -> Result<(), DeviceError> {
+        Ok(())
     }
 }
 
@@ -230,6 +263,7 @@ pub fn submit(id: u64, prompt: &[u32], max_tokens: usize) -> Submit {
         max_tokens,
         sampling: Sampling { seed: id, ..Sampling::default() },
         stop_tokens: Vec::new(),
+        repeat_stop_tokens: 0,
         logprobs: None,
         prompt_logprobs: None,
         resumed: None,

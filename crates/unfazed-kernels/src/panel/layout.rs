@@ -159,6 +159,17 @@ impl Geometry {
         self.block_at(self.block_of(g)) + self.header + (g & (self.groups - 1)) * self.group
     }
 
+    /// Whether `rows` rows leave no byte of a panel unwritten: there are as many as lanes, and nothing is filled up.
+    pub(crate) fn fills(self, layout: &PanelLayout, rows: usize) -> bool {
+        let blocks = layout.blocks();
+        let lines = match self.lined {
+            0 => 0,
+            lined if blocks.is_multiple_of(lined) => blocks / lined,
+            _ => return false,
+        };
+        rows == LANES && self.groups > 0 && blocks * self.block + lines * LINE == layout.panel_bytes
+    }
+
     /// Bytes of a panel of `blocks` blocks, or `None` if that overflows.
     const fn panel_bytes(self, blocks: usize) -> Option<usize> {
         let Some(quants) = blocks.checked_mul(self.block) else { return None };

@@ -8,7 +8,9 @@ use unfazed_device::{Batch, BatchRow, KvShape, PageId};
 use unfazed_formats::{Checkpoint, Headers, KvTypes};
 use unfazed_kernels::Isa;
 use unfazed_model::{Model, Sources};
-use unfazed_store::{Loader, LocalOptions, LocalStorage, StorageReader};
+use unfazed_store::experts::{ExpertConfig, ExpertSources, ExpertStore, PolicyKind, SlotMemory};
+use unfazed_store::{Loader, LocalOptions, LocalStorage, Reader, StorageReader};
+use unfazed_wire::memory::ExpertSegment;
 
 const PAGE_TOKENS: usize = 32;
 const PAGES: usize = 64;
@@ -32,6 +34,15 @@ pub struct Setup {
     pub threads: usize,
     /// Most rows of a step that are used.
     pub chunk: usize,
+    /// How experts are streamed; `None`: all are in memory.
+    pub streamed: Option<Streamed>,
+}
+
+/// How experts are streamed.
+#[derive(Clone, Copy, Debug)]
+pub struct Streamed {
+    pub slots: usize,
+    pub ring: usize,
 }
 
 /// A loaded model.
@@ -41,18 +52,27 @@ pub struct Runner {
     chunk: usize,
 }
 
+fn experts(sources: &Sources, reader: &Arc<dyn Reader>, streamed: Streamed) -> Arc<ExpertStore> {
+    let sources = ExpertSources::new(sources.experts()).unwrap();
+    let sizes = ExpertSegment { slots: streamed.slots, slot_bytes: sources.slot_bytes() };
+    let memory = SlotMemory::private(sizes).unwrap();
+    let (policy, ring) = (PolicyKind::default(), streamed.ring);
+    let config = ExpertConfig { policy, threads: 3, ring, files: 1, profile: None };
+    Arc::new(ExpertStore::new(sources, Arc::clone(reader), memory, config).unwrap())
+}
+
 impl Runner {
     pub fn open(path: &Path, mode: Mode) -> Runner {
         // All instruction sets give the same bits; the best one gives them soonest.
-        Runner::open_with(path, Setup { mode, isa: Isa::best(), threads: 2, chunk: 64 })
+        Runner::open_with(path, Setup { mode, isa: Isa::best(), threads: 2, chunk: 64, streamed: None })
     }
 
     pub fn open_with(path: &Path, setup: Setup) -> Runner {
-        let Setup { mode, isa, threads, chunk } = setup;
+        let Setup { mode, isa, threads, chunk, streamed } = setup;
         let checkpoint = Checkpoint::open(path).unwrap();
         let sources = Sources::find(&Headers::from(&checkpoint)).unwrap();
         let storage = LocalStorage::new(&checkpoint.files, LocalOptions::default()).unwrap();
-        let reader = Arc::new(StorageReader::new(Arc::new(storage)));
+        let reader: Arc<dyn Reader> = Arc::new(StorageReader::new(Arc::new(storage)));
         let model = &checkpoint.config;
         let kv = KvShape {
             layers: model.layers,
@@ -71,6 +91,8 @@ impl Runner {
             max_logit_rows: MAX_ROWS,
             float_activations: mode == Mode::Float,
             kv_memory: None,
+            experts: streamed.map(|streamed| experts(&sources, &reader, streamed)),
+            trace: None,
             pulse: Arc::default(),
             loader: Loader::new(reader, threads, Box::new(|_| ())),
         };
@@ -137,7 +159,7 @@ impl Runner {
             let page = |index: usize| PageId((PAGES - 1 - sequence * share - index) as u32);
             batch.sequences.push((0..pages).map(page).collect());
         }
-        let logits = self.model.forward(&mut self.device, &batch).unwrap();
+        let logits = self.model.forward(&mut self.device, &batch).unwrap().logits;
         let vocab = logits.len() / owners.len();
         owners.into_iter().zip(logits.chunks(vocab).map(<[f32]>::to_vec)).collect()
     }

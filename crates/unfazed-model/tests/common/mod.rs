@@ -6,10 +6,11 @@ pub mod cpu;
 
 use std::collections::BTreeMap;
 
-use unfazed_device::{Batch, Device, DeviceError, PageSpan};
+use unfazed_device::{Batch, Class, Device, DeviceError, Generation, PageSpan, StepOutput};
 use unfazed_formats::checkpoint::{GgufTokenizer, Layout};
 use unfazed_formats::config::{ExpertConfig, Family, RopeConfig, RopePairing, RopeScaling};
 use unfazed_formats::{BlockFormat, Checkpoint, Extent, FileId, ModelConfig, TensorInfo, TokenizerSource};
+use unfazed_store::experts::LayerExperts;
 use unfazed_store::{MatrixSource, VectorSource};
 
 pub const EXPERTS: usize = 3;
@@ -148,6 +149,7 @@ pub struct Recorder {
 impl Device for Recorder {
     type Matrix = String;
     type Vector = String;
+    type Experts = [String; 3];
 
     fn load_matrix(&mut self, source: &MatrixSource) -> Result<String, DeviceError> {
         self.matrices.push(source.clone());
@@ -156,6 +158,10 @@ impl Device for Recorder {
     fn load_vector(&mut self, source: &VectorSource) -> Result<String, DeviceError> {
         self.vectors.push(source.clone());
         Ok(source.name.clone())
+    }
+    fn load_experts(&mut self, _: usize, experts: &LayerExperts) -> Result<[String; 3], DeviceError> {
+        let LayerExperts { gate, up, down } = experts;
+        Ok([self.load_matrix(gate)?, self.load_matrix(up)?, self.load_matrix(down)?])
     }
     fn begin(&mut self, batch: &Batch) -> Result<(), DeviceError> {
         self.operations.push(format!("begin {}", batch.rows.len()));
@@ -185,15 +191,11 @@ impl Device for Recorder {
     fn feed_forward(&mut self, gate: &String, up: &String, down: &String) {
         self.operations.push(format!("feed_forward {gate} {up} {down}"));
     }
-    fn mixture(
-        &mut self,
-        router: &String,
-        gate: &String,
-        up: &String,
-        down: &String,
-        experts: &ExpertConfig,
-    ) {
-        self.operations.push(format!("mixture {router} {gate} {up} {down} {}", experts.used));
+    fn mixture(&mut self, router: &String, [gate, up, down]: &[String; 3], config: &ExpertConfig) {
+        self.operations.push(format!("mixture {router} {gate} {up} {down} {}", config.used));
+    }
+    fn look_ahead(&mut self, _: &String, _: f32, router: &String, _: &[String; 3], _: &ExpertConfig) {
+        self.operations.push(format!("look_ahead {router}"));
     }
     fn output(&mut self, norm: &String, epsilon: f32, table: &String) {
         self.operations.push(format!("output {norm} {epsilon} {table}"));
@@ -201,8 +203,14 @@ impl Device for Recorder {
     fn digests(&mut self, _: &[PageSpan]) -> Result<Vec<u64>, DeviceError> {
         Err(DeviceError::Batch("the echo device keeps no pages".into()))
     }
-    fn finish(&mut self) -> Result<&[f32], DeviceError> {
+    fn finish(&mut self) -> Result<StepOutput<'_>, DeviceError> {
         self.operations.push("finish".to_owned());
-        Ok(&[])
+        Ok(StepOutput::default())
+    }
+    fn generation(&self) -> Generation {
+        Generation::default()
+    }
+    fn rebuild(&mut self, _: Class) -> Result<(), DeviceError> {
+        Ok(())
     }
 }

@@ -4,10 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use minijinja::ErrorKind;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// A template that can't be compiled, or messages that it can't render. `line` is of the template.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum TemplateError {
     /// The model's fault: the template is no valid Jinja.
@@ -62,6 +63,9 @@ pub enum TemplateError {
     /// The machine's fault or ours: the thread that renders can't be started, or ended by itself.
     #[error("the thread that renders the chat template: {0}")]
     NoThread(String),
+    /// The machine's fault or ours: the process that renders can't be started, or ended by itself.
+    #[error("the process that renders the chat template: {0}")]
+    NoProcess(String),
     /// The model has no template and its vocabulary isn't that of ChatML.
     #[error(
         "the model has no chat template, and its vocabulary lacks <|im_start|> and <|im_end|>: \
@@ -98,7 +102,7 @@ impl TemplateError {
     /// Whether it is the machine's fault or ours. Otherwise it lies in the messages and the template: this model
     /// does not answer these messages, however often they are sent.
     pub fn is_of_the_machine(&self) -> bool {
-        matches!(self, TemplateError::NoThread(_))
+        matches!(self, TemplateError::NoThread(_) | TemplateError::NoProcess(_))
     }
 
     pub(super) fn syntax(error: &minijinja::Error) -> Self {

@@ -2,7 +2,11 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`template`] | [`ChatTemplate`]: compiled once, rendered per request, bounded |
+//! | [`template`] | [`ChatTemplate`]: a model's template, and what it is given |
+//! | `rendering` | a compiled template that is run in this process: work, memory, output and time are bounded |
+//! | `process` | renderings in processes of their own, which can be ended |
+//! | `renderer` | such a process |
+//! | `frames` | what is said between them |
 //! | `sentinels` | special-token text of a user, hidden from the template and from the tokenizer |
 //! | `values` | requests' JSON as template values |
 //! | `functions` | what Hugging Face's renderer offers to templates: `tojson`, `raise_exception`, ... |
@@ -28,8 +32,12 @@
 //! have them, so templates that split answers at them work as everywhere.
 
 mod error;
+mod frames;
 mod functions;
+mod process;
 mod python_json;
+mod renderer;
+mod rendering;
 mod sentinels;
 pub mod template;
 #[cfg(test)]
@@ -37,4 +45,6 @@ mod tests;
 mod values;
 
 pub use error::TemplateError;
-pub use template::{ChatTemplate, Limits, RenderOptions};
+pub use renderer::render_templates;
+pub use rendering::Limits;
+pub use template::{ChatTemplate, RenderOptions};

@@ -1,7 +1,7 @@
 //! Requests' JSON as template values.
 
 use minijinja::value::Value as TemplateValue;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::TemplateError;
 use super::sentinels::{Sentinels, UsedCharacters};
@@ -21,34 +21,48 @@ pub(super) fn note(value: &Value, used: &mut UsedCharacters) {
     }
 }
 
-/// A value for the template, special-token text in strings and keys hidden. Depth is bounded by the parser of
-/// the request.
-pub(super) fn hidden(value: &Value, sentinels: &mut Sentinels<'_>) -> Result<TemplateValue, TemplateError> {
+/// A value whose strings and keys have no special-token text. Depth is bounded by the parser of the request.
+pub(super) fn hidden(value: &Value, sentinels: &mut Sentinels<'_>) -> Result<Value, TemplateError> {
     Ok(match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+        Value::String(text) => Value::String(sentinels.hide(text)?),
+        Value::Array(items) => {
+            let items: Result<Vec<_>, _> = items.iter().map(|item| hidden(item, sentinels)).collect();
+            Value::Array(items?)
+        }
+        Value::Object(fields) => {
+            let mut pairs = Map::new();
+            for (key, value) in fields {
+                let value = match value {
+                    Value::String(role) if key == "role" => Value::String(sentinels.hide_role(role)?),
+                    value => hidden(value, sentinels)?,
+                };
+                pairs.insert(sentinels.hide(key)?, value);
+            }
+            Value::Object(pairs)
+        }
+    })
+}
+
+/// A value for the template.
+pub(super) fn for_template(value: Value) -> TemplateValue {
+    match value {
         Value::Null => TemplateValue::from(()),
-        Value::Bool(flag) => TemplateValue::from(*flag),
+        Value::Bool(flag) => TemplateValue::from(flag),
         Value::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
             (Some(number), _, _) => TemplateValue::from(number),
             (_, Some(number), _) => TemplateValue::from(number),
             (_, _, number) => TemplateValue::from(number.unwrap_or(f64::NAN)),
         },
-        Value::String(text) => TemplateValue::from(sentinels.hide(text)?),
-        Value::Array(items) => {
-            let items: Result<Vec<_>, _> = items.iter().map(|item| hidden(item, sentinels)).collect();
-            TemplateValue::from(items?)
-        }
-        Value::Object(fields) => {
-            let mut pairs = Vec::with_capacity(fields.len());
-            for (key, value) in fields {
-                let value = match value {
-                    Value::String(role) if key == "role" => TemplateValue::from(sentinels.hide_role(role)?),
-                    value => hidden(value, sentinels)?,
-                };
-                pairs.push((sentinels.hide(key)?, value));
-            }
-            TemplateValue::from_pairs(pairs)
-        }
-    })
+        Value::String(text) => TemplateValue::from(text),
+        Value::Array(items) => TemplateValue::from(items.into_iter().map(for_template).collect::<Vec<_>>()),
+        Value::Object(fields) => for_templates(fields),
+    }
+}
+
+/// Named values for the template.
+pub(super) fn for_templates(fields: Map<String, Value>) -> TemplateValue {
+    TemplateValue::from_pairs(fields.into_iter().map(|(key, value)| (key, for_template(value))))
 }
 
 /// Messages whose tool calls carry their arguments as objects, as Hugging Face's templates want them; requests

@@ -1,22 +1,26 @@
 //! API keys.
 
 use axum::http::{HeaderMap, header};
+use serde::{Deserialize, Serialize};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
+use twox_hash::XxHash3_64;
 
 use super::error::ApiError;
 
-/// Who sent a request: the number of the API key, which tells keys apart and is no secret. 0 where none is needed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Who sent a request: a digest of the API key, which tells keys apart, in another process and order as well. 0 where none
+/// is needed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Caller(u64);
 
 /// The keys that are let in.
 #[derive(Clone, Default)]
-pub(crate) struct ApiKeys(Vec<String>);
+pub(crate) struct ApiKeys(Vec<(String, Caller)>);
 
 impl ApiKeys {
     /// No keys let everybody in.
     pub(crate) fn new(keys: Vec<String>) -> ApiKeys {
-        ApiKeys(keys)
+        let caller = |key: &String| Caller(XxHash3_64::oneshot(key.as_bytes()).max(1));
+        ApiKeys(keys.into_iter().map(|key| (caller(&key), key)).map(|(caller, key)| (key, caller)).collect())
     }
 
     /// Looks for a key in `Authorization: Bearer` or `x-api-key`, and says whose it is.
@@ -35,8 +39,8 @@ impl ApiKeys {
     /// Compares with every key, without an early end, so that the time taken tells nothing but lengths.
     fn find(&self, sent: &[u8]) -> Option<Caller> {
         let mut found = Caller::default().0;
-        for (number, known) in (1..).zip(&self.0) {
-            found.conditional_assign(&number, known.as_bytes().ct_eq(sent));
+        for (known, caller) in &self.0 {
+            found.conditional_assign(&caller.0, known.as_bytes().ct_eq(sent));
         }
         (found != Caller::default().0).then_some(Caller(found))
     }

@@ -2,19 +2,17 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use unfazed_host::limits::{FEWEST_FILES, FILES_BESIDE_CONNECTIONS};
+
 use crate::ServerError;
 
-/// Open files beside connections and the model's: engines' links and shared memory, logs, the runtime.
-const OTHERS: u64 = 256;
 /// Fewer connections make no server.
 const LEAST: usize = 16;
-/// Open files below which even those few cannot be had.
-const FEWEST_FILES: u64 = 64;
 
 /// Raises this process's limit of open files as far as `most` connections beside `files` files of the model need it and
 /// the system lets it, and returns how many connections fit.
 pub(crate) fn connections(most: usize, files: usize) -> Result<usize, ServerError> {
-    let beside = OTHERS.saturating_add(files as u64);
+    let beside = FILES_BESIDE_CONNECTIONS.saturating_add(files as u64);
     let wanted = beside.saturating_add(most as u64);
     let limit = getrlimit(Resource::Nofile);
     // Not to a hard limit that is far above: macOS refuses to, and engines inherit it.

@@ -20,7 +20,8 @@ pub(crate) struct ApiError {
     /// The request's field, as a path.
     param: Option<String>,
     message: String,
-    retry_after: bool,
+    /// Seconds after which to try again.
+    retry_after: Option<u32>,
     /// Prompt tokens (if they were counted) and context, where a prompt is too long.
     sizes: Option<(Option<usize>, usize)>,
 }
@@ -28,10 +29,11 @@ pub(crate) struct ApiError {
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> ApiError {
         let message = message.into();
-        ApiError { status, kind, code: None, param: None, message, retry_after: false, sizes: None }
+        ApiError { status, kind, code: None, param: None, message, retry_after: None, sizes: None }
     }
 
-    fn with_code(mut self, code: &'static str) -> ApiError {
+    /// With another name.
+    pub(crate) fn with_code(mut self, code: &'static str) -> ApiError {
         self.code = Some(code);
         self
     }
@@ -126,7 +128,7 @@ impl ApiError {
     /// 429: there is no room now.
     pub(crate) fn no_room(code: &'static str, message: impl Into<String>) -> ApiError {
         let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
-        ApiError { retry_after: true, ..error }.with_code(code)
+        ApiError { retry_after: Some(RETRY_AFTER_SECONDS), ..error }.with_code(code)
     }
 
     /// 500: our own fault, or the engine's.
@@ -134,11 +136,22 @@ impl ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message).with_code("internal_error")
     }
 
+    /// 502: a server behind this one failed.
+    pub(crate) fn bad_gateway(code: &'static str, message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_GATEWAY, "server_error", message).with_code(code)
+    }
+
+    /// 503: not now, but in so many seconds.
+    pub(crate) fn unavailable(code: &'static str, message: impl Into<String>, seconds: u32) -> ApiError {
+        let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message);
+        ApiError { retry_after: Some(seconds), ..error }.with_code(code)
+    }
+
     /// 503: the server ends.
     pub(crate) fn shutting_down() -> ApiError {
         let message = "the server is shutting down";
         let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message);
-        ApiError { retry_after: true, ..error }.with_code("shutting_down")
+        ApiError { retry_after: Some(RETRY_AFTER_SECONDS), ..error }.with_code("shutting_down")
     }
 
     /// The `error` object with its wrapping.
@@ -175,6 +188,7 @@ impl From<Failure> for ApiError {
     fn from(failure: Failure) -> ApiError {
         let code = match failure.kind {
             FailureKind::NonfiniteLogits => FailureKind::NonfiniteLogits.code(),
+            FailureKind::Storage => FailureKind::Storage.code(),
             FailureKind::InvalidRequest | FailureKind::Engine => FailureKind::Engine.code(),
         };
         ApiError::internal(failure.message).with_code(code)
@@ -196,8 +210,8 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, axum::Json(self.body())).into_response();
         let headers = response.headers_mut();
-        if self.retry_after {
-            headers.insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS.into());
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, seconds.into());
         }
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

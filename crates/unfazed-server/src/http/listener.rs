@@ -20,6 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::connections::{Connections, Place};
 use super::socket::Socket;
+use crate::handover::Passage;
 
 /// Most bytes of a request's head; longer ones get a 431.
 const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -39,22 +40,38 @@ pub(crate) struct Limits {
     pub(crate) head: Duration,
 }
 
-/// Serves connections until `end`, then lets their last answers out.
-pub(crate) async fn serve(listener: TcpListener, router: Router, limits: Limits, end: impl Future) {
+/// Serves connections until `end`, then lets their last answers out. Once another process makes the answers it accepts no
+/// more, and ends with the last one.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: Limits,
+    passage: Arc<Passage>,
+    end: impl Future,
+) {
     let places = Connections::new(limits.connections);
     let graceful = GracefulShutdown::new();
     let mut connections = tokio::task::JoinSet::new();
     let mut end = std::pin::pin!(end);
+    let mut moved = std::pin::pin!(passage.moved());
+    let mut ended = false;
     loop {
         let accepted = tokio::select! {
-            _ = &mut end => break,
+            _ = &mut end => {
+                ended = true;
+                break;
+            }
+            _ = &mut moved => break,
             accepted = accept(&listener) => accepted,
             // Keeps the set from growing with connections that have ended.
             Some(_) = connections.join_next() => continue,
         };
         let Some(stream) = accepted else { continue };
         let (place, closed) = tokio::select! {
-            _ = &mut end => break,
+            _ = &mut end => {
+                ended = true;
+                break;
+            }
             entered = places.enter() => entered,
         };
         let connection = http1::Builder::new()
@@ -64,7 +81,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, limits: Limits,
             .max_headers(MAX_HEADERS)
             .serve_connection(
                 TokioIo::new(Socket::new(stream, Arc::clone(&place))),
-                service_fn(answered(&router, place)),
+                service_fn(answered(&router, place, &passage)),
             );
         let connection = graceful.watch(connection);
         connections.spawn(async move {
@@ -77,6 +94,13 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, limits: Limits,
         });
     }
     drop(listener);
+    if !ended {
+        let all_ended = async { while connections.join_next().await.is_some() {} };
+        tokio::select! {
+            _ = end => {}
+            () = all_ended => return,
+        }
+    }
     if tokio::time::timeout(CLOSE, graceful.shutdown()).await.is_err() {
         tracing::debug!("connections that do not end are cut");
     }
@@ -104,18 +128,21 @@ async fn accept(listener: &TcpListener) -> Option<TcpStream> {
 fn answered(
     router: &Router,
     place: Arc<Place>,
+    passage: &Arc<Passage>,
 ) -> impl Fn(Request<Incoming>) -> Pin<Box<dyn Future<Output = Answered> + Send>> + use<> {
     let router = TowerToHyperService::new(router.clone());
+    let passage = Arc::clone(passage);
     move |request| {
         place.receiving();
         let left = |place: &Place, complete| place.answering(complete);
         let request = request.map(|body| Watched::new(body, &place, left));
-        let (answer, place) = (router.call(request), Arc::clone(&place));
+        let (answer, place, passage) = (router.call(request), Arc::clone(&place), Arc::clone(&passage));
         Box::pin(async move {
             let left = |place: &Place, _| place.flushing();
             let mut response = answer.await?.map(|body| Watched::new(body, &place, left));
-            if place.has_refused() {
-                // The rest of its body is not read: a client must not send another request behind it.
+            // The rest of a refused body is not read, and once another process makes the answers it takes the requests as
+            // well: a client must not send another one here.
+            if place.has_refused() || passage.has_moved() {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             Ok(response)

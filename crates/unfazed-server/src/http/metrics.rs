@@ -31,12 +31,15 @@ const WEIGHTS_READ: &str = "unfazed_weights_read_bytes_total";
 const WEIGHTS_KEPT: &str = "unfazed_weights_kept_bytes_total";
 const QUARANTINED: &str = "unfazed_requests_quarantined_total";
 const STRUCK: &str = "unfazed_memory_struck_bytes";
+const OPEN_SLOTS: &str = "unfazed_expert_slots_open";
+const FAULTS: &str = "unfazed_faults_total";
+const LADDER: &str = "unfazed_ladder_rung";
 const FIRST_TOKEN: &str = "unfazed_time_to_first_token_seconds";
 const PER_TOKEN: &str = "unfazed_time_per_token_seconds";
 const QUEUE: &str = "unfazed_queue_seconds";
 
 /// What each one is, as Prometheus is told.
-const DESCRIPTIONS: [(&str, Kind, &str); 19] = [
+const DESCRIPTIONS: [(&str, Kind, &str); 22] = [
     (REQUESTS, Kind::Counter, "HTTP requests answered, by endpoint and status"),
     (EXITS, Kind::Counter, "Engines that ended without being told to, by cause"),
     (RUNNING, Kind::Gauge, "Sequences that the engine computes"),
@@ -57,6 +60,9 @@ const DESCRIPTIONS: [(&str, Kind, &str); 19] = [
     (WEIGHTS_KEPT, Kind::Counter, "Bytes of packed weights that engines found in memory"),
     (QUARANTINED, Kind::Counter, "Sequences that were given up because they ended the engine by themselves"),
     (STRUCK, Kind::Gauge, "Bytes held by engines that could not be ended"),
+    (OPEN_SLOTS, Kind::Gauge, "Slots for experts that the engine may use"),
+    (FAULTS, Kind::Counter, "Faults, by class and by what was decided"),
+    (LADDER, Kind::Gauge, "What is given up for faults, by ladder: 0 is nothing"),
     (FIRST_TOKEN, Kind::Seconds, "From a request's arrival to its first token"),
     (PER_TOKEN, Kind::Seconds, "Mean time per generated token of an answer"),
     (QUEUE, Kind::Seconds, "Wait for a place in the engine"),
@@ -163,6 +169,22 @@ impl Metrics {
     pub(crate) fn engine_exit(&self, cause: &'static str) {
         let labels = vec![Label::from_static_parts("cause", cause)];
         self.recorder.register_counter(&Key::from_parts(EXITS, labels), &METADATA).increment(1);
+    }
+
+    /// Class and action by their names.
+    pub(crate) fn fault(&self, class: &'static str, action: &'static str) {
+        let labels =
+            vec![Label::from_static_parts("class", class), Label::from_static_parts("action", action)];
+        self.recorder.register_counter(&Key::from_parts(FAULTS, labels), &METADATA).increment(1);
+    }
+
+    pub(crate) fn open_slots(&self, slots: usize) {
+        self.recorder.register_gauge(&Key::from_static_name(OPEN_SLOTS), &METADATA).set(slots as f64);
+    }
+
+    pub(crate) fn ladder(&self, ladder: &'static str, rung: usize) {
+        let labels = vec![Label::from_static_parts("ladder", ladder)];
+        self.recorder.register_gauge(&Key::from_parts(LADDER, labels), &METADATA).set(rung as f64);
     }
 
     /// An engine is ready.

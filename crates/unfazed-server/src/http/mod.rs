@@ -11,6 +11,7 @@
 //! | `auth` | API keys |
 //! | `origin` | Host and Origin |
 //! | `error` | errors in OpenAI's shape |
+//! | `status` | how engines and requests fare |
 //! | `sse` | server-sent events |
 //! | `streams` | streamed answers: made by a task each, read by the responses, resumed |
 //! | `random_id` | ids that nobody can guess |
@@ -21,7 +22,7 @@ mod auth;
 pub(crate) mod body;
 mod connections;
 pub(crate) mod descriptors;
-mod error;
+pub(crate) mod error;
 mod health;
 pub(crate) mod listener;
 pub(crate) mod metrics;
@@ -30,9 +31,13 @@ mod origin;
 mod random_id;
 pub(crate) mod router;
 mod socket;
-mod sse;
+pub(crate) mod sse;
+mod status;
 pub(crate) mod streams;
 
 pub(crate) use auth::ApiKeys;
+pub(crate) use openai::adopt::adopt;
 pub use openai::parse_request;
 pub(crate) use origin::Callers;
+pub(crate) use random_id::RandomId;
+pub(crate) use streams::{Reader, Streams};

@@ -19,6 +19,16 @@ impl RandomId {
         Ok(RandomId(u128::from_ne_bytes(bytes)))
     }
 
+    /// The same as a number.
+    pub(crate) fn number(self) -> u128 {
+        self.0
+    }
+
+    /// The id of a number.
+    pub(crate) fn of(number: u128) -> RandomId {
+        RandomId(number)
+    }
+
     /// Reads an id as it is shown, and nothing else.
     pub(crate) fn parse(text: &str) -> Option<RandomId> {
         let digits = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));

@@ -20,7 +20,9 @@ use super::error::ApiError;
 use super::metrics::{self, Metrics};
 use super::origin::Callers;
 use super::streams::{Streams, resume};
-use super::{health, openai};
+use super::{health, openai, status};
+use crate::handover::Passage;
+use crate::journal::Tapes;
 use crate::model::Model;
 use crate::options::CorsOrigins;
 use crate::supervisor::Engine;
@@ -37,6 +39,9 @@ pub(crate) struct AppState {
     pub(crate) callers: Callers,
     pub(crate) bodies: Bodies,
     pub(crate) streams: Arc<Streams>,
+    pub(crate) tapes: Arc<Tapes>,
+    /// Where answers are made.
+    pub(crate) passage: Arc<Passage>,
     pub(crate) keep_alive: Duration,
     /// Bounds templates and tokenisers at work, so that they leave cores to the engine.
     pub(crate) preparing: Arc<Semaphore>,
@@ -52,7 +57,8 @@ pub(crate) fn router(app: App, cors: Option<&CorsOrigins>) -> Router {
         .route("/completions", post(openai::completions::post))
         .route("/models", get(openai::models::list))
         .route("/models/{*model}", get(openai::models::one))
-        .route("/streams/{id}", get(resume::get));
+        .route("/streams/{id}", get(resume::get))
+        .route("/status", get(status::get));
     let router = Router::new()
         .merge(openai.clone())
         .nest("/v1", openai)
@@ -61,7 +67,7 @@ pub(crate) fn router(app: App, cors: Option<&CorsOrigins>) -> Router {
         .route("/metrics", get(metrics::get))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
-        .layer(CatchPanicLayer::custom(|cause: Box<dyn Any + Send>| panicked(&*cause)))
+        .layer(catch_panics())
         .layer(middleware::from_fn_with_state(Arc::clone(&app), gate))
         .with_state(app);
     match cors {
@@ -108,6 +114,7 @@ fn endpoint(path: &str) -> &'static str {
         "/chat/completions" => "chat_completions",
         "/completions" => "completions",
         "/health" => "health",
+        "/status" => "status",
         "/metrics" => "metrics",
         path if path.starts_with("/streams/") => "streams",
         path if path == "/models" || path.starts_with("/models/") => "models",
@@ -128,6 +135,14 @@ fn shown(text: &str) -> String {
     text.chars().take(200).collect()
 }
 
+/// What a handler's panic answers, so that it ends nothing else.
+type Panicked = fn(Box<dyn Any + Send>) -> Response;
+
+/// Turns a panic of a handler's into an answer.
+pub(crate) fn catch_panics() -> CatchPanicLayer<Panicked> {
+    CatchPanicLayer::custom(|cause: Box<dyn Any + Send>| panicked(&*cause))
+}
+
 fn panicked(cause: &(dyn Any + Send)) -> Response {
     let text = cause.downcast_ref::<&str>().copied();
     let text = text.or_else(|| cause.downcast_ref::<String>().map(String::as_str)).unwrap_or("unknown cause");
@@ -135,7 +150,8 @@ fn panicked(cause: &(dyn Any + Send)) -> Response {
     ApiError::internal("the server failed at this request; its log has the cause").into_response()
 }
 
-fn cors_layer(origins: &CorsOrigins) -> CorsLayer {
+/// Lets pages of other origins in.
+pub(crate) fn cors_layer(origins: &CorsOrigins) -> CorsLayer {
     let origins = match origins {
         CorsOrigins::Any => AllowOrigin::any(),
         // Those that no header can carry were refused at start.

@@ -1,6 +1,5 @@
 //! Server-sent events.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +31,7 @@ impl From<Message> for Event {
 /// queue, in a long prefill), so that nobody on the way closes it.
 pub(crate) fn answer(reader: Reader, keep_alive: Duration) -> Response {
     let id = reader.stream_id();
-    let events = reader.events().map(|message| Ok::<_, Infallible>(Event::from(message)));
+    let events = reader.events().map(|message| message.map(Event::from));
     let sse = Sse::new(events).keep_alive(KeepAlive::new().interval(keep_alive).text("keep-alive"));
     let mut response = sse.into_response();
     let headers = response.headers_mut();

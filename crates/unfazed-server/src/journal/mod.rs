@@ -1,15 +1,28 @@
 //! What the front knows of each sequence that has not ended: enough to compute it again from nothing that an engine
-//! remembers.
+//! remembers. And what it knows of each answer: enough for another front.
+
+pub(crate) mod disk;
+mod spent;
+mod store;
+mod tape;
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use tokio::sync::mpsc::UnboundedSender;
 use unfazed_wire::{Progress, RequestId, Submit};
 
 use crate::supervisor::{Suspicion, Update};
 
+pub use disk::read_journal;
+pub(crate) use spent::{Shares, Spent};
+pub(crate) use store::number;
+pub(crate) use tape::{Recorded, StoreState, Tape, Tapes};
+
 /// Where a sequence is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Stage {
     /// No engine has it.
     Waiting,
@@ -33,7 +46,9 @@ pub(crate) struct Record {
     /// Some engine has begun it.
     pub(crate) begun: bool,
     /// Where it is.
-    pub(crate) stage: Stage,
+    stage: Stage,
+    /// Where its time goes.
+    pub(crate) spent: Spent,
     /// It got further in the engine that has it than in all before.
     pub(crate) gained: bool,
     /// What speaks against it.
@@ -53,10 +68,22 @@ impl Record {
             prefilled: 0,
             begun: false,
             stage: Stage::Waiting,
+            spent: Spent::new(Instant::now()),
             gained: false,
             suspicion: Suspicion::default(),
             updates,
         }
+    }
+
+    /// Where it is.
+    pub(crate) fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// It comes to another stage. Returns the one that it was at.
+    pub(crate) fn turn(&mut self, stage: Stage) -> Stage {
+        self.spent.turn(stage, self.begun, Instant::now());
+        std::mem::replace(&mut self.stage, stage)
     }
 
     /// The request as an engine gets it: from where it stands, if an engine has begun it.
@@ -109,6 +136,12 @@ impl Journal {
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Record> {
         self.records.values_mut()
+    }
+
+    /// The engine waited for storage in a step of those that it computes.
+    pub(crate) fn waited(&mut self, time: Duration) {
+        let running = self.records.values_mut().filter(|record| record.stage == Stage::Running);
+        running.for_each(|record| record.spent.waited(time));
     }
 
     /// Takes out all of them, in order.

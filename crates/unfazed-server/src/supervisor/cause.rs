@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use unfazed_fault::{Class, of_exit};
+
 use super::Exit;
 
 /// The signal that ends a process without its doing.
@@ -20,6 +22,10 @@ pub(crate) enum Cause {
     OutOfMemory,
     /// It made no progress and was killed.
     Stalled,
+    /// It said that its device cannot be used again in its process.
+    Device(Class),
+    /// It was ended to make room for one that has what was given up.
+    Replaced,
     /// It closed its link, or sent what is no message, and was killed as it did not end by itself.
     LinkEnded,
     /// The same, and it did not end when it was killed.
@@ -36,21 +42,21 @@ pub(crate) enum Cause {
 
 /// What was seen of an end.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     /// There was a process.
-    pub(super) started: bool,
+    pub(crate) started: bool,
     /// How the process ended; `None` if it has not.
-    pub(super) exit: Option<Exit>,
+    pub(crate) exit: Option<Exit>,
     /// The watchdog killed it.
-    pub(super) stalled: bool,
+    pub(crate) stalled: bool,
     /// It was killed because its link had ended and it had not.
-    pub(super) killed: bool,
+    pub(crate) killed: bool,
     /// The kernel ended processes of our control group meanwhile.
-    pub(super) out_of_memory: bool,
+    pub(crate) out_of_memory: bool,
 }
 
 impl Cause {
-    pub(super) fn of(seen: Seen) -> Cause {
+    pub(crate) fn of(seen: Seen) -> Cause {
         if !seen.started {
             return Cause::NeverStarted;
         }
@@ -74,6 +80,8 @@ impl Cause {
             Cause::Code(_) => "code",
             Cause::OutOfMemory => "out_of_memory",
             Cause::Stalled => "stalled",
+            Cause::Device(_) => "device",
+            Cause::Replaced => "replaced",
             Cause::LinkEnded => "link_ended",
             Cause::LeftBehind => "left_behind",
             Cause::NeverStarted => "never_started",
@@ -83,15 +91,39 @@ impl Cause {
         }
     }
 
+    /// Its class among faults.
+    pub(crate) fn class(self) -> Class {
+        let exit = unfazed_fault::Exit::default();
+        match self {
+            Cause::Device(class) => class,
+            // Nobody told it to: its link was gone, which is how fronts end engines.
+            Cause::Code(0) => Class::WireBroken,
+            Cause::Signal(signal) => of_exit(unfazed_fault::Exit { signal: Some(signal), ..exit }),
+            Cause::Code(code) => of_exit(unfazed_fault::Exit { code: Some(code), ..exit }),
+            Cause::OutOfMemory => Class::OutOfMemoryKilled,
+            Cause::Stalled | Cause::LeftBehind => Class::Stalled,
+            Cause::LinkEnded => Class::WireBroken,
+            Cause::NeverStarted
+            | Cause::LoadFailed
+            | Cause::OtherBuild
+            | Cause::Replaced
+            | Cause::Unknown => Class::Unknown,
+        }
+    }
+
     /// Whether a request may have brought it about. A kill from outside, memory that ran out and a process that never
-    /// was are nobody's fault.
-    pub(super) fn is_from_within(self) -> bool {
-        !self.is_from_outside() && !matches!(self, Cause::OutOfMemory | Cause::NeverStarted)
+    /// was are nobody's fault; what a device cannot do is done without it in the end.
+    pub(crate) fn is_from_within(self) -> bool {
+        !self.is_from_outside()
+            && !matches!(self, Cause::OutOfMemory | Cause::NeverStarted | Cause::Device(_))
     }
 
     /// Whether somebody outside ended it, who could have done so at any moment.
-    pub(super) fn is_from_outside(self) -> bool {
-        matches!(self, Cause::Signal(signal) if SENT.contains(&signal))
+    pub(crate) fn is_from_outside(self) -> bool {
+        match self {
+            Cause::Signal(signal) => SENT.contains(&signal),
+            cause => cause == Cause::Replaced,
+        }
     }
 }
 
@@ -102,6 +134,8 @@ impl fmt::Display for Cause {
             Cause::Code(code) => write!(f, "exit code {code}"),
             Cause::OutOfMemory => f.write_str("out of memory"),
             Cause::Stalled => f.write_str("no progress"),
+            Cause::Replaced => f.write_str("replaced"),
+            Cause::Device(class) => write!(f, "its device: {}", class.name()),
             Cause::LinkEnded => f.write_str("its link ended"),
             Cause::LeftBehind => f.write_str("it cannot be ended"),
             Cause::NeverStarted => f.write_str("never started"),

@@ -3,14 +3,15 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use futures::Stream;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use unfazed_wire::{RequestId, Submit, ToEngine};
 
-use super::state::Shared;
-use super::{Interruption, Update};
+use super::state::{Pause, Shared, State};
+use super::{Interruption, Parts, Update};
 use crate::events::EventSink;
 use crate::http::metrics::Metrics;
 use crate::journal::Record;
@@ -50,6 +51,16 @@ pub(crate) enum Refused {
     ShuttingDown,
 }
 
+/// A sequence that another front had, and how far that came.
+#[derive(Clone, Debug)]
+pub(crate) struct Unfinished {
+    pub(crate) submit: Submit,
+    /// Tokens verified.
+    pub(crate) tokens: Vec<u32>,
+    /// Prompt tokens whose log probabilities were told.
+    pub(crate) prompt_logprobs: usize,
+}
+
 /// The engine, whichever process it is at the moment.
 #[derive(Clone)]
 pub(crate) struct Engine {
@@ -67,6 +78,13 @@ impl Engine {
         self.shared.phase.subscribe()
     }
 
+    /// Whether engines are being kept: the keeper has been heard of when it should have been. Does not return where nobody gets at
+    /// what front and keeper share.
+    pub(crate) fn is_kept(&self) -> bool {
+        let _state = self.shared.lock();
+        !self.shared.pulse.is_late(Instant::now())
+    }
+
     /// Most sequences that may run or wait at a time.
     pub(crate) fn capacity(&self) -> usize {
         self.shared.capacity
@@ -81,18 +99,31 @@ impl Engine {
     pub(crate) fn submit(&self, submits: Vec<Submit>) -> Result<Vec<Sequence>, Refused> {
         let mut state = self.shared.lock();
         state.check(submits.len(), self.shared.capacity)?;
-        let mut sequences = Vec::with_capacity(submits.len());
-        for mut submit in submits {
+        let new = |submit| Unfinished { submit, tokens: Vec::new(), prompt_logprobs: 0 };
+        Ok(self.insert(&mut state, submits.into_iter().map(new)))
+    }
+
+    /// Goes on with sequences of another front. They were let in by it: there is room for them whatever else waits.
+    pub(crate) fn adopt(&self, sequences: Vec<Unfinished>) -> Vec<Sequence> {
+        self.insert(&mut self.shared.lock(), sequences.into_iter())
+    }
+
+    fn insert(&self, state: &mut State, sequences: impl Iterator<Item = Unfinished>) -> Vec<Sequence> {
+        let mut inserted = Vec::new();
+        for Unfinished { mut submit, tokens, prompt_logprobs } in sequences {
             let request = RequestId(state.next_request);
             state.next_request += 1;
             submit.request = request;
             let (updates, receiver) = unbounded_channel();
-            state.journal.insert(Record::new(submit, updates));
-            sequences.push(Sequence { request, updates: receiver, shared: Arc::clone(&self.shared) });
+            let begun = !tokens.is_empty() || prompt_logprobs > 0;
+            let mut record = Record::new(submit, updates);
+            (record.tokens, record.prompt_logprobs, record.begun) = (tokens, prompt_logprobs, begun);
+            state.journal.insert(record);
+            inserted.push(Sequence { request, updates: receiver, shared: Arc::clone(&self.shared) });
         }
         state.hand_over();
-        self.shared.note(&state);
-        Ok(sequences)
+        self.shared.note(state);
+        inserted
     }
 
     /// Takes no more sequences; returns how many have not ended.
@@ -123,6 +154,27 @@ impl Engine {
         }
         self.shared.note(&state);
         records.len()
+    }
+
+    /// Ends the engine and starts no other; what it leaves. Requests wait, as for any other engine. `None` if no engine is
+    /// started any more.
+    pub(crate) async fn pause(&self) -> Option<Parts> {
+        let (told, wait) = oneshot::channel();
+        {
+            let mut state = self.shared.lock();
+            state.pause = Pause::Wanted(told);
+            if let Some(running) = &state.running {
+                running.replace();
+            }
+            self.shared.wake.notify_all();
+        }
+        wait.await.ok()
+    }
+
+    /// Starts engines again.
+    pub(crate) fn go_on(&self) {
+        self.shared.lock().pause = Pause::No;
+        self.shared.wake.notify_all();
     }
 
     /// Asks the engine to end; it ends at once when it is not ready.

@@ -20,11 +20,11 @@ pub(super) struct Aftermath {
 /// being computed yet, against those that were handed over: one of them may have killed the engine before its first step.
 pub(super) fn after_death(journal: &mut Journal, cause: Cause) -> Aftermath {
     let mut aftermath = Aftermath::default();
-    let alone = journal.iter().filter(|record| record.stage != Stage::Waiting).count() == 1;
+    let alone = journal.iter().filter(|record| record.stage() != Stage::Waiting).count() == 1;
     let blamed = if journal.running() > 0 { Stage::Running } else { Stage::Queued };
     let mut found = Vec::new();
     for record in journal.iter_mut() {
-        let stage = std::mem::replace(&mut record.stage, Stage::Waiting);
+        let stage = record.turn(Stage::Waiting);
         if stage != blamed || record.gained || !cause.is_from_within() {
             continue;
         }
@@ -55,7 +55,8 @@ mod tests {
         let mut journal = Journal::default();
         for (number, (stage, gained)) in requests.iter().enumerate() {
             let mut record = Record::new(submit(number as u64, 5), unbounded_channel().0);
-            (record.stage, record.gained) = (*stage, *gained);
+            record.turn(*stage);
+            record.gained = *gained;
             journal.insert(record);
         }
         journal
@@ -63,14 +64,17 @@ mod tests {
 
     /// Who is suspected after two such deaths.
     fn suspected(journal: &mut Journal, cause: Cause) -> Vec<u64> {
-        let stages: Vec<Stage> = journal.iter().map(|record| record.stage).collect();
+        let stages: Vec<Stage> = journal.iter().map(|record| record.stage()).collect();
         assert!(after_death(journal, cause).suspected.is_empty(), "one death says nothing");
         for (record, stage) in journal.iter_mut().zip(stages) {
-            record.stage = stage;
+            record.turn(stage);
         }
         let aftermath = after_death(journal, cause);
         assert!(aftermath.ended.is_empty());
-        assert!(journal.iter().all(|record| record.stage == Stage::Waiting), "all wait for the next engine");
+        assert!(
+            journal.iter().all(|record| record.stage() == Stage::Waiting),
+            "all wait for the next engine"
+        );
         aftermath.suspected.iter().map(|(request, _)| request.0).collect()
     }
 
@@ -97,7 +101,7 @@ mod tests {
         // It is a suspect from the second death on. The fourth looks different, so what it did alone begins anew.
         for (cause, ended) in [(6, 0), (6, 0), (6, 0), (11, 0), (11, 1)] {
             if let Some(record) = journal.iter_mut().next() {
-                record.stage = Stage::Running;
+                record.turn(Stage::Running);
             }
             let aftermath = after_death(&mut journal, Cause::Signal(cause));
             assert_eq!(aftermath.ended.len(), ended, "signal {cause}");

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::cause::Cause;
 use super::life::STEADY;
+use super::troubles::{Ladders, RecentFault};
 use super::{Engine, Exit, Phase};
 
 /// What the state keeps of it.
@@ -60,12 +61,15 @@ pub(crate) enum EngineState {
 }
 
 /// What `/health` says of a server that answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Health {
     state: EngineState,
     restarts: u64,
     last_exit: Option<LastExit>,
     struck_bytes: u64,
+    ladder: Ladders,
+    /// The last faults, the newest first.
+    faults: Vec<RecentFault>,
 }
 
 impl Engine {
@@ -73,13 +77,24 @@ impl Engine {
     pub(crate) fn health(&self) -> Option<Health> {
         let state = self.shared.lock();
         let standing = &state.standing;
-        let troubled = standing.struck_bytes > 0 || standing.is_shaky() || state.has_suspects();
+        let troubles = &state.troubles;
+        let troubled = standing.struck_bytes > 0
+            || standing.is_shaky()
+            || state.has_suspects()
+            || troubles.is_degraded();
         let engine = match (&*self.shared.phase.borrow(), troubled) {
             (Phase::Ready, false) => EngineState::Ready,
             (Phase::Ready, true) => EngineState::Degraded,
             _ => EngineState::Restarting,
         };
         let &Standing { restarts, last_exit, struck_bytes, .. } = standing;
-        standing.ever_ready.then_some(Health { state: engine, restarts, last_exit, struck_bytes })
+        standing.ever_ready.then(|| Health {
+            state: engine,
+            restarts,
+            last_exit,
+            struck_bytes,
+            ladder: troubles.ladders(),
+            faults: troubles.recent(false),
+        })
     }
 }

@@ -1,22 +1,25 @@
 //! The thread that starts one engine after the other, as long as the server lives.
 
+use std::fs::File;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use unfazed_formats::source::FileSource;
+use unfazed_fault::Backoff;
 use unfazed_wire::{BUILD_ID, ReadyInfo, Start};
 
-use super::backoff::Backoff;
 use super::cause::{Cause, Seen};
 use super::engine::{Engine, Fatal, Phase};
+use super::files::ModelFiles;
 use super::life::{self, End, Life};
-use super::memory::{self, Memory, Sizes};
-use super::state::Shared;
+use super::memory::{self, Memory, Parts, Sizes};
+use super::pressure::{self, Watched};
+use super::state::{Pause, Shared};
+use super::troubles::Rungs;
 use super::watchdog::Limits;
-use super::{Exit, Interruption, Launch, Process, Update};
+use super::{Exit, Interruption, Launch, Process, Update, pulse};
 use crate::events::{Event, EventSink};
 use crate::http::metrics::Metrics;
 
@@ -41,8 +44,16 @@ pub(crate) struct Orders {
     /// The first message, but for the memory.
     pub(crate) start: Start,
     pub(crate) memory: Sizes,
+    /// What another front left.
+    pub(crate) inherited: Parts,
     pub(crate) limits: Limits,
-    pub(crate) files: Vec<FileSource>,
+    /// What can be given up.
+    pub(crate) rungs: Rungs,
+    /// When cache is given up.
+    pub(crate) watched: Watched,
+    pub(crate) files: ModelFiles,
+    /// Is told which experts are used.
+    pub(crate) trace: Option<Arc<File>>,
     pub(crate) model: String,
     pub(crate) events: EventSink,
     /// Makes the `ready` event.
@@ -53,21 +64,25 @@ pub(crate) struct Orders {
 /// The running thread. Dropping it ends the engine and waits for the thread.
 pub(crate) struct Keeper {
     engine: Engine,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Keeper {
-    pub(crate) fn start(engine: &Engine, orders: Orders) -> io::Result<Keeper> {
+    pub(crate) fn start(engine: &Engine, mut orders: Orders) -> io::Result<Keeper> {
         let shared = Arc::clone(&engine.shared);
+        shared.lock().troubles.set_up(orders.rungs.clone());
+        let watch = pressure::watch(&shared, orders.watched)?;
+        let memory = Mutex::new(Memory::new(orders.memory, std::mem::take(&mut orders.inherited)));
         let work = move || {
-            let kept = panic::catch_unwind(AssertUnwindSafe(|| keep(&shared, &orders)));
+            let kept = panic::catch_unwind(AssertUnwindSafe(|| keep(&shared, &orders, &memory)));
             if kept.is_err() {
                 // Nobody starts engines any more: the server ends by name instead of letting requests wait for ever.
                 shared.phase.send_replace(Phase::Failed(Fatal::Keeper));
             }
         };
-        let thread = thread::Builder::new().name("keeper".to_owned()).spawn(work)?;
-        Ok(Keeper { engine: engine.clone(), thread: Some(thread) })
+        let mut keeper = Keeper { engine: engine.clone(), threads: vec![watch] };
+        keeper.threads.push(thread::Builder::new().name("keeper".to_owned()).spawn(work)?);
+        Ok(keeper)
     }
 }
 
@@ -75,40 +90,49 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.engine.stop();
         self.engine.kill();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the keeper's thread panicked");
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the keeper's panicked");
+            }
         }
     }
 }
 
-fn keep(shared: &Shared, orders: &Orders) {
-    let memory = Mutex::new(Memory::new(orders.memory));
+fn keep(shared: &Shared, orders: &Orders, memory: &Mutex<Memory>) {
     let mut backoff = Backoff::default();
     let mut unready = 0;
     loop {
-        memory::reclaim(&memory, shared);
+        // It waits for as long as it is told to.
+        shared.pulse.end();
+        hold(shared, memory);
+        if shared.lock().stopping {
+            shared.phase.send_replace(Phase::Stopped);
+            return;
+        }
+        shared.pulse.within(pulse::START, Instant::now());
+        memory::reclaim(memory, shared);
         let oom_kills = unfazed_host::oom_kills();
-        let life = life::live(shared, orders, &memory);
+        let life = life::live(shared, orders, memory);
         let stopping = shared.lock().stopping;
         let (exit, killed) = part(&life, if stopping { LEAVE } else { FALL });
         let out_of_memory =
             matches!((unfazed_host::oom_kills(), oom_kills), (Some(now), Some(before)) if now > before);
         let started = life.running.is_some();
         let seen = Seen { started, exit, stalled: life.stalled, killed, out_of_memory };
-        let cause = cause(&life.end, seen);
+        let cause = cause(&life, seen);
         if life.progressed {
             backoff.progressed();
         }
         let wait = backoff.died(!(life.was_ready && cause.is_from_outside()), chance());
         unready = if life.was_ready || !cause.is_from_within() { 0 } else { unready + 1 };
-        bury(shared, &memory, &life, cause, exit);
+        bury(shared, memory, &life, cause, exit);
         if shared.lock().stopping {
+            shared.pulse.end();
             shared.phase.send_replace(Phase::Stopped);
             return;
         }
         if let Some(fatal) = fatal(shared, &life.end, cause, backoff.deaths()) {
+            shared.pulse.end();
             shared.phase.send_replace(Phase::Failed(fatal));
             return;
         }
@@ -119,15 +143,21 @@ fn keep(shared: &Shared, orders: &Orders) {
             memory.lock().unwrap_or_else(PoisonError::into_inner).renew();
             unready = 0;
         }
-        rest(shared, orders, &backoff, wait);
+        if matches!(shared.lock().pause, Pause::No) {
+            rest(shared, orders, &backoff, wait);
+        }
     }
 }
 
-fn cause(end: &End, seen: Seen) -> Cause {
-    match end {
-        End::LoadFailed(_) => Cause::LoadFailed,
-        End::OtherBuild(_) => Cause::OtherBuild,
-        End::Gone | End::Died(_) => Cause::of(seen),
+fn cause(life: &Life, seen: Seen) -> Cause {
+    if life.running.as_ref().is_some_and(|running| running.was_replaced()) {
+        return Cause::Replaced;
+    }
+    match (&life.end, life.device) {
+        (End::LoadFailed(_), _) => Cause::LoadFailed,
+        (End::OtherBuild(_), _) => Cause::OtherBuild,
+        (End::Gone | End::Died(_), Some(class)) if !seen.stalled => Cause::Device(class),
+        (End::Gone | End::Died(_), _) => Cause::of(seen),
     }
 }
 
@@ -184,8 +214,14 @@ fn bury(shared: &Shared, memory: &Mutex<Memory>, life: &Life, cause: Cause, exit
         let failed_requests = aftermath.ended.len();
         shared.metrics.engine_exit(cause.name());
         let &Exit { code, signal } = &exit.unwrap_or_default();
-        let cause = cause.name();
+        // The engine has told of its device's.
+        let is_fault =
+            !matches!(cause, Cause::Device(_) | Cause::Replaced | Cause::LoadFailed | Cause::OtherBuild);
+        let (cause, class, evidence) = (cause.name(), cause.class(), message.clone());
         (shared.events)(Event::EngineExit { code, signal, cause, message, requests, failed_requests });
+        if is_fault {
+            shared.engine_fault(class, evidence, life.progressed);
+        }
     }
     for (request, deaths) in aftermath.suspected {
         tracing::warn!(
@@ -222,20 +258,35 @@ fn fatal(shared: &Shared, end: &End, cause: Cause, deaths: u32) -> Option<Fatal>
     }
 }
 
+/// Waits while no engine is to be started, and gives whoever asked for that what engines left.
+fn hold(shared: &Shared, memory: &Mutex<Memory>) {
+    let mut state = shared.lock();
+    if let Pause::Wanted(told) = std::mem::replace(&mut state.pause, Pause::No) {
+        let parts = memory.lock().unwrap_or_else(PoisonError::into_inner).parts();
+        if told.send(parts).is_ok() {
+            state.pause = Pause::Held;
+        }
+    }
+    let held = |state: &mut super::state::State| matches!(state.pause, Pause::Held) && !state.stopping;
+    drop(shared.wake.wait_while(state, held));
+}
+
 /// Waits before the next engine.
 fn rest(shared: &Shared, orders: &Orders, backoff: &Backoff, wait: Duration) {
     orders.metrics.engine_restarted();
     let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     (orders.events)(Event::EngineRestart { attempt: backoff.deaths(), wait_ms });
+    shared.pulse.within(wait.saturating_add(pulse::TICK), Instant::now());
     let mut state = shared.lock();
     state.standing.restarts += 1;
     state.standing.attempt = backoff.counted();
-    let woken = shared.wake.wait_timeout_while(state, wait, |state| !state.stopping);
+    let rests = |state: &mut super::state::State| !state.stopping && matches!(state.pause, Pause::No);
+    let woken = shared.wake.wait_timeout_while(state, wait, rests);
     drop(woken);
 }
 
 /// A random number from 0 to 1.
-fn chance() -> f64 {
+pub(crate) fn chance() -> f64 {
     // Without randomness waits are merely not spread.
     getrandom::u32().map_or(0.0, |number| f64::from(number) / f64::from(u32::MAX))
 }

@@ -9,14 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use unfazed_fault::{Action, Class, Origin};
 use unfazed_formats::checkpoint::FILES_MAX;
 use unfazed_wire::link::{self, LinkError, Receiver, Sender};
-use unfazed_wire::{BUILD_ID, LoadFailure, LoadFault, ReadyInfo, Start, ToEngine, ToFront};
+use unfazed_wire::{BUILD_ID, LoadFailure, LoadFault, ReadyInfo, Start, StreamedExperts, ToEngine, ToFront};
 
 use super::memory::{self, Given, Memory};
-use super::state::Shared;
+use super::state::{Pause, Shared};
 use super::watchdog::Watch;
-use super::{Orders, Phase, Process};
+use super::{Orders, Phase, Process, pulse};
 use crate::events::Event;
 
 /// Shortest time between two `loading` events.
@@ -25,17 +26,18 @@ const LOADING_EVERY: Duration = Duration::from_millis(200);
 const LONGEST_WAIT_NAME: usize = 200;
 /// An engine that was ready for so long is a good one, whether it had anything to do or not.
 pub(super) const STEADY: Duration = Duration::from_secs(60);
-/// Descriptors of memory beside those of files.
-const SEGMENTS: usize = 2;
+/// Descriptors beside those of the model's files: a trace, and memory for weights, KV pages and experts.
+const OTHERS: usize = 4;
 
 // A model that can be opened can be handed over.
-const _: () = assert!(FILES_MAX + SEGMENTS <= link::MAX_DESCRIPTORS);
+const _: () = assert!(FILES_MAX + OTHERS <= link::MAX_DESCRIPTORS);
 
 /// An engine's process and our end of its link.
 pub(super) struct Running {
     pub(super) process: Arc<dyn Process>,
     socket: UnixStream,
     killed: AtomicBool,
+    replaced: AtomicBool,
 }
 
 impl Running {
@@ -45,6 +47,17 @@ impl Running {
         self.killed.store(true, Ordering::Relaxed);
         self.process.kill();
         self.hang_up();
+    }
+
+    /// Ends it so that another one takes its place.
+    pub(super) fn replace(&self) {
+        self.replaced.store(true, Ordering::Relaxed);
+        self.kill();
+    }
+
+    /// Whether it made room for another one.
+    pub(super) fn was_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Relaxed)
     }
 
     /// Whether we killed it.
@@ -65,6 +78,8 @@ pub(super) struct Life {
     pub(super) end: End,
     /// The watchdog killed it.
     pub(super) stalled: bool,
+    /// It said that its device can be used no more.
+    pub(super) device: Option<Class>,
     pub(super) was_ready: bool,
     /// Some sequence got further than ever, or it was there for long.
     pub(super) progressed: bool,
@@ -84,10 +99,17 @@ pub(super) enum End {
 
 /// Starts an engine and follows it to its end.
 pub(super) fn live(shared: &Shared, orders: &Orders, memory: &Mutex<Memory>) -> Life {
-    let mut life =
-        Life { running: None, end: End::Gone, stalled: false, was_ready: false, progressed: false };
+    let mut life = Life {
+        running: None,
+        end: End::Gone,
+        stalled: false,
+        device: None,
+        was_ready: false,
+        progressed: false,
+    };
     let begun = Instant::now();
-    let given = memory.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let rung = shared.lock().troubles.memory();
+    let given = memory.lock().unwrap_or_else(PoisonError::into_inner).next(rung);
     let started = given.map_err(|error| error.to_string()).and_then(|given| {
         let (socket, running) =
             start(shared, orders).map_err(|error| format!("it cannot be started: {error}"))?;
@@ -108,9 +130,14 @@ pub(super) fn live(shared: &Shared, orders: &Orders, memory: &Mutex<Memory>) -> 
 fn start(shared: &Shared, orders: &Orders) -> io::Result<(UnixStream, Arc<Running>)> {
     let (socket, process) = orders.launch.launch()?;
     let ours = socket.try_clone().inspect_err(|_| process.kill())?;
-    let running = Arc::new(Running { process, socket: ours, killed: AtomicBool::new(false) });
+    let running = Arc::new(Running {
+        process,
+        socket: ours,
+        killed: AtomicBool::new(false),
+        replaced: AtomicBool::new(false),
+    });
     let mut state = shared.lock();
-    if state.stopping {
+    if state.stopping || !matches!(state.pause, Pause::No) {
         running.kill();
     }
     state.running = Some(Arc::clone(&running));
@@ -129,7 +156,12 @@ fn follow(
 ) {
     let watch = &Watch::new(orders.limits);
     let busy = || {
+        shared.pulse.within(pulse::TICK, Instant::now());
         memory::reclaim(memory, shared);
+        if shared.climbs() {
+            // Requests go on in the next engine as after any death.
+            running.replace();
+        }
         shared.lock().engine_is_busy()
     };
     let end = thread::scope(|scope| {
@@ -170,8 +202,12 @@ impl Talk<'_> {
             Some(_) => return Ok(End::Died("it did not say which build it is".to_owned())),
             None => return Ok(End::Gone),
         }
-        let files = self.orders.files.iter().map(|file| file.file().as_fd());
-        let descriptors: Vec<_> = files.chain([self.given.weights.as_fd(), self.given.kv.as_fd()]).collect();
+        let files = self.orders.files.to_hand_over();
+        let files = files.iter().map(|source| source.file().as_fd());
+        let trace = self.orders.trace.iter().map(AsFd::as_fd);
+        let memory = [self.given.weights.as_fd(), self.given.kv.as_fd()];
+        let experts = self.given.experts.iter().map(|experts| experts.as_fd());
+        let descriptors: Vec<_> = files.chain(trace).chain(memory).chain(experts).collect();
         sender.send_with_descriptors(&ToEngine::Start(Box::new(self.start_message())), &descriptors)?;
         let mut loading = Loading::new(self.orders);
         // Taken by the writer's thread once the engine is ready.
@@ -189,6 +225,16 @@ impl Talk<'_> {
                     let Some(sender) = sender.take() else { continue };
                     self.ready(sender, &info)?;
                 }
+                ToFront::Fault(report) => {
+                    if report.class.origin() == Origin::Device
+                        && matches!(report.action, Action::NewEngine | Action::StepDown)
+                    {
+                        self.life.device = Some(report.class);
+                    }
+                    self.shared.fault(report);
+                }
+                ToFront::GaveUp(given) => self.shared.gave_up(given),
+                ToFront::OpenedUp { slots, open_slots } => self.shared.opened_up(slots, open_slots),
                 message => {
                     if let Some(excess) = self.shared.excess(&message) {
                         return Ok(End::Died(excess));
@@ -209,13 +255,28 @@ impl Talk<'_> {
         {
             let what: String = what.chars().take(LONGEST_WAIT_NAME).collect();
             tracing::warn!(ms, "the engine waits for {what}");
+            self.shared.waits(&what, *ms);
             (self.orders.events)(Event::Waiting { what, ms: *ms });
         }
         Ok(message)
     }
 
     fn start_message(&self) -> Start {
+        let memory = self.given.experts.as_ref().map_or(0, |experts| experts.len());
+        let mut state = self.shared.lock();
+        let (engine, troubles) = state.troubles.next_engine();
+        let cpu_alone = state.troubles.cpu_alone();
+        let slots = state.given.open(self.orders.memory.slots_at(state.troubles.memory()));
+        drop(state);
+        let experts = self.orders.start.experts.clone().map(|experts| {
+            let open = slots.max(experts.least);
+            StreamedExperts { memory, open, ..experts }
+        });
         Start {
+            experts,
+            engine,
+            troubles,
+            cpu_alone,
             pages: self.given.pages,
             weight_memory: self.given.weights.len(),
             kv_memory: self.given.kv.len(),
@@ -239,6 +300,7 @@ impl Talk<'_> {
         })?;
         self.shared.engine_ready(link);
         self.announce(info);
+        self.shared.mended();
         if cfg!(target_os = "linux") && !memory::is_sealed(&self.given.weights) {
             tracing::warn!("the engine did not seal its weights: another engine's fault could reach them");
         }

@@ -42,7 +42,7 @@ impl Streak {
 
 impl Suspicion {
     /// An engine died that had given this request nothing. Returns how often it did so alone, if that is too often.
-    pub(super) fn died(&mut self, cause: Cause, alone: bool) -> Option<u32> {
+    pub(crate) fn died(&mut self, cause: Cause, alone: bool) -> Option<u32> {
         let was_suspect = self.is_suspect();
         self.deaths.add(cause);
         if !(was_suspect && alone) {
@@ -54,17 +54,17 @@ impl Suspicion {
     }
 
     /// The request got something done. True if it was a suspect.
-    pub(super) fn clear(&mut self) -> bool {
+    pub(crate) fn clear(&mut self) -> bool {
         std::mem::take(self).is_suspect()
     }
 
-    pub(super) fn is_suspect(&self) -> bool {
+    pub(crate) fn is_suspect(&self) -> bool {
         // Once a suspect it stays one until it gets something done: the count never goes down before.
         self.deaths.alike >= SUSPECT_ALIKE || self.deaths.all >= SUSPECT_ANYHOW
     }
 
     /// Deaths in a row.
-    pub(super) fn deaths(&self) -> u32 {
+    pub(crate) fn deaths(&self) -> u32 {
         self.deaths.all
     }
 }
@@ -72,12 +72,12 @@ impl Suspicion {
 /// The requests that may go to the ready engine now, in the order of their arrival: all that wait, unless there are
 /// suspects. Then one suspect, if none is being tested: the one with most deaths, of those the oldest.
 pub(super) fn admissible(journal: &Journal) -> Vec<RequestId> {
-    let waiting = |record: &&Record| record.stage == Stage::Waiting;
+    let waiting = |record: &&Record| record.stage() == Stage::Waiting;
     let suspects = || journal.iter().filter(|record| record.suspicion.is_suspect());
     if suspects().next().is_none() {
         return journal.iter().filter(waiting).map(|record| record.submit.request).collect();
     }
-    if suspects().any(|record| record.stage != Stage::Waiting) {
+    if suspects().any(|record| record.stage() != Stage::Waiting) {
         return Vec::new();
     }
     let next =

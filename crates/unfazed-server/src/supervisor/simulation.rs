@@ -95,6 +95,7 @@ pub(super) fn submit(request: u64, tokens: usize) -> Submit {
         max_tokens: tokens,
         sampling: Sampling::default(),
         stop_tokens: Vec::new(),
+        repeat_stop_tokens: 0,
         logprobs: None,
         prompt_logprobs: None,
         resumed: None,

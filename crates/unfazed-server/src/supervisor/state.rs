@@ -1,15 +1,20 @@
 //! What the keeper's thread and the HTTP side share: the journal, the way to the ready engine, and how engines fare.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
 
-use tokio::sync::watch;
-use unfazed_wire::{RequestId, ToEngine, ToFront, TokenEvent};
+use tokio::sync::{oneshot, watch};
+use unfazed_wire::{Failure, FailureKind, RequestId, ToEngine, ToFront, TokenEvent};
 
 use super::cause::Cause;
 use super::fate::{self, Aftermath};
 use super::health::Standing;
 use super::life::Running;
-use super::{Exit, Phase, Refused, Update, quarantine};
+use super::pressure::Given;
+use super::pulse::Pulse;
+use super::status::LastEnded;
+use super::troubles::Troubles;
+use super::{Exit, Parts, Phase, Refused, Update, quarantine};
 use crate::events::{Event, EventSink};
 use crate::http::metrics::Metrics;
 use crate::journal::{Journal, Record, Stage};
@@ -20,6 +25,8 @@ pub(super) struct Shared {
     /// Wakes the keeper out of its back-off.
     pub(super) wake: Condvar,
     pub(super) phase: watch::Sender<Phase>,
+    /// Whether the keeper is at work.
+    pub(super) pulse: Pulse,
     /// Sequences in the journal, for whoever waits for the last one to end.
     pub(super) load: watch::Sender<usize>,
     pub(super) capacity: usize,
@@ -39,8 +46,24 @@ pub(super) struct State {
     pub(super) draining: bool,
     /// No new engines.
     pub(super) stopping: bool,
+    pub(super) pause: Pause,
     pub(super) next_request: u64,
     pub(super) standing: Standing,
+    pub(super) troubles: Troubles,
+    pub(super) ended: LastEnded,
+    pub(super) given: Given,
+}
+
+/// Whether engines are started.
+#[derive(Default)]
+pub(super) enum Pause {
+    /// They are.
+    #[default]
+    No,
+    /// Somebody wants none, and what they left.
+    Wanted(oneshot::Sender<Parts>),
+    /// They are not, until somebody wants them again.
+    Held,
 }
 
 impl Shared {
@@ -49,6 +72,7 @@ impl Shared {
             state: Mutex::default(),
             wake: Condvar::new(),
             phase: watch::Sender::new(Phase::Loading),
+            pulse: Pulse::default(),
             load: watch::Sender::new(0),
             capacity,
             metrics,
@@ -106,6 +130,9 @@ impl Shared {
     /// if a sequence got further than ever.
     pub(super) fn dispatch(&self, message: ToFront) -> bool {
         let mut event = None;
+        if let ToFront::Failed { failure: Failure { kind: FailureKind::Storage, message }, .. } = &message {
+            self.cannot_read(message);
+        }
         let mut state = self.lock();
         let gained = match message {
             ToFront::Admitted { request, kept, missing } => {
@@ -123,8 +150,13 @@ impl Shared {
                 true
             }),
             ToFront::Tokens(tokens) => {
+                state.troubles.step_went_well();
                 // Every one of them, not just up to the first that is a gain.
                 tokens.into_iter().fold(false, |gained, event| state.token(event) | gained)
+            }
+            ToFront::StorageWait { ms } => {
+                state.journal.waited(Duration::from_secs_f64(ms.clamp(0.0, 3.6e6) / 1e3));
+                false
             }
             ToFront::Finished { request, reason, timings } => {
                 state.end(request, Update::Finished(reason, timings))
@@ -135,6 +167,9 @@ impl Shared {
             | ToFront::Working
             | ToFront::Waiting { .. }
             | ToFront::Ready(_)
+            | ToFront::Fault(_)
+            | ToFront::GaveUp(_)
+            | ToFront::OpenedUp { .. }
             | ToFront::LoadFailed(_) => false,
         };
         if gained {
@@ -181,7 +216,7 @@ impl State {
     /// Whether the engine has something to do: it loads, or has sequences.
     pub(super) fn engine_is_busy(&self) -> bool {
         !self.stopping
-            && (self.link.is_none() || self.journal.iter().any(|record| record.stage != Stage::Waiting))
+            && (self.link.is_none() || self.journal.iter().any(|record| record.stage() != Stage::Waiting))
     }
 
     /// Whether sequences are tested one at a time.
@@ -194,7 +229,7 @@ impl State {
         let Some(link) = &self.link else { return };
         for request in quarantine::admissible(&self.journal) {
             if let Some(record) = self.journal.get_mut(request) {
-                record.stage = Stage::Queued;
+                record.turn(Stage::Queued);
                 record.gained = false;
                 if record.begun {
                     record.tell(Update::Resumed);
@@ -207,12 +242,12 @@ impl State {
 
     /// A sequence that the engine has.
     fn handed_over(&mut self, request: RequestId) -> Option<&mut Record> {
-        self.journal.get_mut(request).filter(|record| record.stage != Stage::Waiting)
+        self.journal.get_mut(request).filter(|record| record.stage() != Stage::Waiting)
     }
 
     fn admitted(&mut self, request: RequestId, kept: usize, missing: usize) -> Option<Event> {
         let record = self.handed_over(request)?;
-        record.stage = Stage::Running;
+        record.turn(Stage::Running);
         if !std::mem::replace(&mut record.begun, true) {
             return None;
         }
@@ -228,7 +263,8 @@ impl State {
     /// is none any more, and what waits for it is handed over.
     fn advance(&mut self, request: RequestId, change: impl FnOnce(&mut Record) -> bool) -> bool {
         let Some(record) = self.handed_over(request) else { return false };
-        (record.stage, record.begun) = (Stage::Running, true);
+        record.turn(Stage::Running);
+        record.begun = true;
         let gained = change(record);
         record.gained |= gained;
         if gained && record.suspicion.clear() {
@@ -251,6 +287,7 @@ impl State {
             return false;
         }
         if let Some(record) = self.journal.remove(request) {
+            self.ended.note(&record);
             record.tell(update);
         }
         self.hand_over();
@@ -266,7 +303,7 @@ impl State {
     }
 
     pub(super) fn cancel(&self, record: &Record) {
-        if record.stage != Stage::Waiting
+        if record.stage() != Stage::Waiting
             && let Some(link) = &self.link
         {
             // A link whose engine just died has nobody to tell.

@@ -30,7 +30,7 @@ pub(crate) struct Limits {
 
 /// Why an engine is to be killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Stall {
+pub(crate) enum Stall {
     /// It said nothing for so long.
     Silent(Duration),
     /// It waited for something outside for so long.
@@ -50,7 +50,7 @@ impl fmt::Display for Stall {
 
 /// The clock of one engine. Times are counted from the engine's start.
 #[derive(Debug)]
-pub(super) struct Watchdog {
+pub(crate) struct Watchdog {
     limits: Limits,
     /// Moving average of the time between messages.
     gap: Duration,
@@ -73,7 +73,7 @@ struct Wait {
 }
 
 impl Watchdog {
-    pub(super) fn new(limits: Limits) -> Watchdog {
+    pub(crate) fn new(limits: Limits) -> Watchdog {
         let zero = Duration::ZERO;
         Watchdog {
             limits,
@@ -88,7 +88,7 @@ impl Watchdog {
     }
 
     /// The engine said something.
-    pub(super) fn progress(&mut self, now: Duration) {
+    pub(crate) fn progress(&mut self, now: Duration) {
         let gap = now.saturating_sub(self.heard);
         self.heard = now;
         if self.wait.take().is_none() && self.busy && gap >= self.limits.stall / GAP_SHARE {
@@ -97,7 +97,7 @@ impl Watchdog {
     }
 
     /// The engine says that it has waited for `ms` milliseconds. True, once a wait, if that is worth a line.
-    pub(super) fn waiting(&mut self, what: &str, ms: u64, now: Duration) -> bool {
+    pub(crate) fn waiting(&mut self, what: &str, ms: u64, now: Duration) -> bool {
         self.heard = now;
         self.wait.get_or_insert_with(|| Wait { what: what.to_owned(), since: now });
         // Time that does not go on is another wait's.
@@ -108,7 +108,7 @@ impl Watchdog {
     }
 
     /// To be called a few times within the limit, with whether the engine has something to do.
-    pub(super) fn tick(&mut self, busy: bool, now: Duration) -> Option<Stall> {
+    pub(crate) fn tick(&mut self, busy: bool, now: Duration) -> Option<Stall> {
         let since_tick = now.saturating_sub(self.ticked);
         self.ticked = now;
         if !busy {

@@ -6,7 +6,7 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 use unfazed_server::{Event, ServeOptions};
 use unfazed_wire::memory::WEIGHTS_OFFSET;
-use unfazed_wire::{FinishReason, Submit};
+use unfazed_wire::{FinishReason, Start, Submit};
 
 use crate::fake_engine::{Boot, PATIENCE, Step, submits};
 use crate::server::{Server, body, chunks, error, options};
@@ -101,7 +101,8 @@ async fn the_next_engine_gets_the_memory_of_the_last_one() {
     assert_eq!(body(server.complete(json!({"prompt": "x"})).await).await["choices"][0]["text"], "ab");
     let given = server.control.given(|given| (given.inodes(), given.start.clone()));
     assert_eq!(given.len(), 2);
-    assert_eq!(given[0], given[1]);
+    let (first, second) = (&given[0], &given[1]);
+    assert_eq!((&first.0, Start { engine: 2, ..first.1.clone() }), (&second.0, second.1.clone()));
     let start = &given[0].1;
     let weights = WEIGHTS_OFFSET as u64 + 2_000;
     assert_eq!((start.pages, start.weight_memory, start.kv_memory), (14, weights, 4096 + 14 * 32_768));
@@ -120,11 +121,20 @@ async fn comments_flow_while_an_engine_restarts_and_health_stays_good() {
     server.events_until(|event| matches!(event, Event::EngineRestart { .. })).await;
     let health = server.get("/health").send().await.unwrap();
     assert_eq!(health.status(), 200);
+    let health = body(health).await;
     assert_eq!(
-        body(health).await,
-        json!({"status": "ok", "state": "restarting", "restarts": 1,
-               "last_exit": {"cause": "code", "code": 3, "signal": null}, "struck_bytes": 0})
+        (&health["status"], &health["state"], &health["restarts"]),
+        (&json!("ok"), &json!("restarting"), &json!(1))
     );
+    assert_eq!(health["last_exit"], json!({"cause": "code", "code": 3, "signal": null}));
+    let fault = &health["faults"][0];
+    assert_eq!(
+        (&fault["class"], &fault["action"]),
+        (&json!("engine_exited"), &json!("new_engine")),
+        "{health}"
+    );
+    assert_eq!(fault["evidence"], Value::Null, "those without a key are told no more than the class");
+    assert_eq!((&health["struck_bytes"], &health["ladder"]["memory"]["rung"]), (&json!(0), &json!(0)));
     while seen.matches(": keep-alive").count() < 3 {
         let block = tokio::time::timeout(PATIENCE, stream.next()).await.unwrap().unwrap().unwrap();
         seen += std::str::from_utf8(&block).unwrap();

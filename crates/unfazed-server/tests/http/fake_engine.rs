@@ -14,8 +14,8 @@ use unfazed_server::{Exit, Launch, Process};
 use unfazed_wire::link::{self, Receiver, Sender};
 use unfazed_wire::memory::Segment;
 use unfazed_wire::{
-    BUILD_ID, Failure, FailureKind, FinishReason, LoadFailure, LoadFault, ReadyInfo, RequestId, Start,
-    Submit, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs,
+    BUILD_ID, Failure, FailureKind, FinishReason, LoadFailure, LoadFault, ReadyInfo, RequestId, SandboxInfo,
+    Start, Submit, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs,
 };
 
 /// How long a test waits for anything. Never reached by one that passes.
@@ -283,7 +283,10 @@ impl Life<'_> {
                     }
                 }
                 ToEngine::Shutdown => break,
-                ToEngine::Start(_) | ToEngine::Cancel(_) => {}
+                ToEngine::Start(_)
+                | ToEngine::Cancel(_)
+                | ToEngine::GiveUp { .. }
+                | ToEngine::OpenUp { .. } => {}
             }
         }
         Some(exit_code(0))
@@ -339,6 +342,7 @@ impl Life<'_> {
             load_ms: 1.5,
             read_bytes: if self.number == 1 { 2_000 } else { 0 },
             kept_bytes: if self.number == 1 { 0 } else { 2_000 },
+            sandbox: SandboxInfo::default(),
         };
         let loading = [0, 10].map(|done| ToFront::Loading { done, total: 10 });
         loading

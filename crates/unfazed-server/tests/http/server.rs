@@ -11,7 +11,7 @@ use unfazed_formats::checkpoint::Layout;
 use unfazed_formats::config::{Family, RopeConfig, RopePairing, RopeScaling};
 use unfazed_formats::{Checkpoint, KvTypes, ModelConfig, TokenizerSource};
 use unfazed_plan::{Bytes, Plan, Tokens};
-use unfazed_server::{Event, ServeOptions, ServerError, serve};
+use unfazed_server::{Event, ServeOptions, Served, ServerError, serve};
 
 use crate::fake_engine::{Boot, Control, FakeLaunch, PATIENCE, Step};
 
@@ -30,7 +30,7 @@ pub(crate) struct Server {
     pub(crate) port: u16,
     events: mpsc::UnboundedReceiver<Event>,
     shutdown: Option<oneshot::Sender<()>>,
-    task: JoinHandle<Result<(), ServerError>>,
+    task: JoinHandle<Result<Served, ServerError>>,
 }
 
 impl Server {
@@ -75,9 +75,16 @@ impl Server {
         let sender = Mutex::new(sender);
         let sink = Arc::new(move |event| drop(sender.lock().unwrap().send(event)));
         let launch = FakeLaunch(Arc::clone(&control));
-        let task = tokio::spawn(serve(options, checkpoint, plan(), launch, sink, async {
-            let _ = stop.await;
-        }));
+        let task = tokio::spawn(serve(
+            options,
+            checkpoint,
+            plan(),
+            launch,
+            sink,
+            unfazed_server::Control::end_only(async {
+                let _ = stop.await;
+            }),
+        ));
         let client = Client::builder().no_proxy().build().unwrap();
         let mut server = Server { client, control, port: 0, events, shutdown: Some(shutdown), task };
         server.port = match server.event().await {
@@ -88,9 +95,17 @@ impl Server {
     }
 
     /// Serves until the server ends by itself.
-    pub(crate) async fn try_serve(options: ServeOptions) -> Result<(), ServerError> {
+    pub(crate) async fn try_serve(options: ServeOptions) -> Result<Served, ServerError> {
         let launch = FakeLaunch(Control::new(Boot::Normal, |_| Vec::new()));
-        serve(options, checkpoint(), plan(), launch, Arc::new(|_| {}), std::future::pending()).await
+        serve(
+            options,
+            checkpoint(),
+            plan(),
+            launch,
+            Arc::new(|_| {}),
+            unfazed_server::Control::end_only(std::future::pending()),
+        )
+        .await
     }
 
     pub(crate) async fn event(&mut self) -> Event {
@@ -141,7 +156,7 @@ impl Server {
     }
 
     /// Waits for its end.
-    pub(crate) async fn result(self) -> Result<(), ServerError> {
+    pub(crate) async fn result(self) -> Result<Served, ServerError> {
         tokio::time::timeout(PATIENCE, self.task).await.expect("the server ends").expect("it does not panic")
     }
 }

@@ -3,7 +3,6 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use super::slots::digest;
 use super::store::ExpertStore;
 use super::{ExpertId, Unit};
 use crate::Clock;
@@ -30,7 +29,7 @@ impl ExpertStore {
         let start = clock.now();
         let shared = &self.0;
         let mut state = shared.lock();
-        let before = state.counts.filled;
+        let before = state.counts.pre_filled;
         let mut units: Vec<Unit> = state.profile.most_used();
         units.truncate(state.slots.len());
         let mut missing: Vec<Unit> =
@@ -48,11 +47,11 @@ impl ExpertStore {
         units.iter().take(units.len() / 2).rev().for_each(|unit| state.policy.touch(*unit));
         let first = state.places.iter().position(|place| *place == Some(0)).map(|unit| Unit(unit as u32));
         let first_verified = first.and_then(|unit| {
-            let bytes = shared.sources.layout(state.units.id(unit))?.bytes();
+            let layout = shared.sources.layout(state.units.id(unit))?;
             let (_, filled) = state.filled(unit)?;
-            Some(filled.data.get(..bytes).map(digest) == Some(filled.digest))
+            Some(layout.digest(&filled.data) == Some(filled.digest))
         });
-        let filled = usize::try_from(state.counts.filled - before).unwrap_or(0);
+        let filled = usize::try_from(state.counts.pre_filled - before).unwrap_or(0);
         let slots = state.slots.len();
         drop(state);
         let bytes = filled as u64 * shared.sources.slot_bytes() as u64;

@@ -2,10 +2,12 @@
 
 #![allow(unsafe_code)]
 
+use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use twox_hash::XxHash3_64;
-use unfazed_wire::memory::{Access, ExpertSegment, Mapping, Segment, SlotRecord};
+use unfazed_wire::memory::{Access, ExpertSegment, Mapping, Row, Segment, SlotRecord};
 
 use crate::{Buffer, StoreError};
 
@@ -14,6 +16,8 @@ use crate::{Buffer, StoreError};
 pub struct SlotMemory {
     pub(crate) buffers: Vec<Buffer<u8>>,
     pub(crate) records: Records,
+    pub(crate) open: usize,
+    pub(crate) least: usize,
 }
 
 /// Records of slots.
@@ -48,13 +52,22 @@ impl SlotMemory {
         let mapping = Arc::new(Mapping::new(segment, Access::Write).map_err(|_| refused(bytes))?);
         let buffer = |slot| {
             let offset = sizes.slot_offset(slot)?;
-            // SAFETY: slots lie behind the records and beside each other, and there is one buffer of each; the front gives
-            // the memory to one process at a time, and to the next one only when this one is gone for certain.
-            unsafe { Buffer::shared(&mapping, offset, sizes.slot_bytes) }
+            // SAFETY: slots lie beside each other, each before its record, and there is one buffer of each; the front gives the
+            // memory to one process at a time, and to the next one only when this one is gone for certain.
+            unsafe { Buffer::shared(&mapping, offset, sizes.room()) }
         };
         let buffers: Option<Vec<_>> = (0..sizes.slots).map(buffer).collect();
         let buffers = buffers.ok_or_else(|| refused(bytes))?;
-        Ok(SlotMemory { buffers, records: Records { mapping, sizes } })
+        let (open, least) = (sizes.slots, 1);
+        Ok(SlotMemory { buffers, records: Records { mapping, sizes }, open, least })
+    }
+
+    /// Only `open` of the slots may be used at first: memory ran out before. The others are closed, their memory returned, as
+    /// if they had been [given up](super::ExpertStore::give_up). However short memory gets `least` stay open: as many as a
+    /// token uses experts, so that its step finds them together.
+    #[must_use]
+    pub fn limited(self, open: usize, least: usize) -> SlotMemory {
+        SlotMemory { open, least, ..self }
     }
 
     /// How many slots, and their bytes.
@@ -68,6 +81,45 @@ fn refused(bytes: u64) -> StoreError {
 }
 
 impl Records {
+    /// Whether this system takes single pages of shared memory back.
+    pub(crate) const GIVES_BACK: bool = cfg!(target_os = "linux");
+
+    pub(crate) fn sizes(&self) -> ExpertSegment {
+        self.sizes
+    }
+
+    /// Returns the memory of slots to the system that are closed, as far as its pages belong to no other slot. Returns how many
+    /// bytes of it there were. `closed` has the buffers of all closed slots.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub(crate) fn give_back(
+        &self,
+        slots: Range<usize>,
+        closed: &mut [Option<Buffer<u8>>],
+    ) -> io::Result<u64> {
+        let ExpertSegment { slots: count, slot_bytes: size } = self.sizes;
+        let start =
+            |slot| self.sizes.slot_offset(slot).map(|offset| self.mapping.start().addr().get() + offset);
+        let is_closed = |slot: usize| {
+            let buffer = closed.get(slot).and_then(Option::as_ref);
+            buffer.is_some_and(|buffer| Some(buffer.as_ptr().addr()) == start(slot))
+        };
+        if !slots.clone().all(is_closed) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let row = Row { base: 0, size, count };
+        let pages = row.whole_pages(slots, rustix::param::page_size(), is_closed);
+        // SAFETY: all of these pages belong to slots whose buffers we have borrowed exclusively, so nobody has a reference to
+        // their bytes; records are accessed as atomics alone.
+        unsafe { self.mapping.give_back(pages) }
+    }
+
+    pub(crate) fn mapping(&self) -> Arc<Mapping> {
+        Arc::clone(&self.mapping)
+    }
+
     pub(crate) fn read(&self, slot: usize) -> Option<SlotRecord> {
         self.sizes.read(&self.mapping, slot)
     }

@@ -9,6 +9,7 @@ use twox_hash::XxHash3_64;
 use unfazed_formats::Extent;
 use unfazed_kernels::LANES;
 use unfazed_kernels::panel::{PackedMatrix, PanelLayout, pack_panel};
+use unfazed_wire::memory::{SLOT_RECORD_BYTES, mix};
 
 use super::{ExpertId, Unit, Units};
 use crate::{Buffer, MatrixSource, StoreError};
@@ -99,7 +100,12 @@ impl ExpertSources {
         self.units
     }
 
-    /// Bytes of a slot.
+    /// Layers that have experts; at least one.
+    pub fn layers(&self) -> usize {
+        self.layers.iter().flatten().count().max(1)
+    }
+
+    /// Bytes of a slot, its record included; a slot may be larger.
     pub fn slot_bytes(&self) -> usize {
         self.slot_bytes
     }
@@ -176,26 +182,44 @@ impl UnitLayout {
         };
         let [gate, up, down] = stacks;
         let layout = UnitLayout([part(gate)?, part(up)?, part(down)?]);
-        let bytes = next.and_then(|end| end.checked_next_multiple_of(SLOT_BOUNDARY));
+        let bytes = next.and_then(|end| end.checked_add(SLOT_RECORD_BYTES));
+        let bytes = bytes.and_then(|end| end.checked_next_multiple_of(SLOT_BOUNDARY));
         let refused = || StoreError::Memory { what: gate.name.clone(), bytes: u64::MAX };
         Ok((layout, bytes.ok_or_else(refused)?))
     }
 
-    /// Packs the rows of part `number` into its place in a slot.
-    pub(crate) fn pack(&self, number: usize, rows: &[u8], slot: &mut [u8]) -> Option<()> {
-        let Part { layout, offset } = self.0.get(number)?;
-        let place = slot.get_mut(*offset..offset.checked_add(layout.bytes())?)?;
+    /// A slot's memory cut up into the places of the three parts and what lies behind them; `None` if it is too small.
+    pub(crate) fn split(&self, slot: Buffer<u8>) -> Option<([Buffer<u8>; PARTS], Buffer<u8>)> {
+        let [_, up, down] = &self.0;
+        let (first, last) = slot.split(down.offset)?;
+        let (gate, up) = first.split(up.offset)?;
+        let (down, rest) = last.split(down.layout.bytes())?;
+        Some(([gate, up, down], rest))
+    }
+
+    /// Packs the rows of part `number` into its place, and returns what is there then.
+    pub(crate) fn pack<'p>(&self, number: usize, rows: &[u8], place: &'p mut [u8]) -> Option<&'p [u8]> {
+        let Part { layout, .. } = self.0.get(number)?;
+        let place = place.get_mut(..layout.bytes())?;
         let panels = place.chunks_mut(layout.panel_bytes());
         for (rows, panel) in rows.chunks(LANES * layout.row_bytes()).zip(panels) {
             pack_panel(layout, rows, panel);
         }
-        Some(())
+        Some(place)
     }
 
-    /// Bytes of a slot that the expert fills.
-    pub(crate) fn bytes(&self) -> usize {
-        let [.., Part { layout, offset }] = &self.0;
-        offset + layout.bytes()
+    /// Of the three parts in a slot; `None` if it is too small.
+    pub(crate) fn digest(&self, slot: &[u8]) -> Option<u64> {
+        let mut digests = [0; PARTS];
+        for (digest, Part { layout, offset }) in digests.iter_mut().zip(&self.0) {
+            *digest = super::slots::digest(slot.get(*offset..offset.checked_add(layout.bytes())?)?);
+        }
+        Some(UnitLayout::digest_of(digests))
+    }
+
+    /// Of an expert whose parts have these.
+    pub(crate) fn digest_of(parts: [u64; PARTS]) -> u64 {
+        mix(parts)
     }
 
     /// Part `number` of a slot: 0 gate, 1 up, 2 down.

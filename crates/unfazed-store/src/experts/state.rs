@@ -2,11 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
+use super::fill::{Goal, Part};
 use super::look_ahead::LookAhead;
 use super::policy::Policy;
 use super::profile::Profile;
+use super::ring::Ring;
 use super::{Unit, Units};
 use crate::{Buffer, StoreError};
 
@@ -16,6 +17,8 @@ pub(super) enum Slot {
     /// A thread has its memory.
     Filling,
     Filled(Filled),
+    /// It was given up: its memory is not here.
+    Closed,
 }
 
 /// A slot that can be used.
@@ -39,10 +42,18 @@ pub struct ExpertCounts {
     pub filled: u64,
     /// Of these, experts that were read because a router was asked early.
     pub looked_ahead: u64,
+    /// Of these, experts that were read because earlier runs used them much.
+    pub pre_filled: u64,
     /// Experts that were read for a prompt, past the slots.
     pub streamed: u64,
     /// Slots of an earlier process whose bytes did not check.
     pub distrusted: u64,
+    /// Slots that were given up, each time.
+    pub given_up: u64,
+    /// Bytes of memory that were returned to the system with them.
+    pub given_up_bytes: u64,
+    /// Slots that are closed now: given up and not opened up again.
+    pub closed: u64,
 }
 
 /// Why a slot is filled.
@@ -62,20 +73,9 @@ pub(super) struct Fill {
     pub(super) cause: Cause,
 }
 
-/// An expert to be read past the slots.
-pub(super) struct Stream {
-    pub(super) ring: u64,
-    pub(super) unit: Unit,
-    pub(super) buffer: Buffer<u8>,
-    pub(super) done: Sender<Streamed>,
-}
-
-/// And what came of it.
-pub(super) type Streamed = (Unit, Buffer<u8>, Result<(), StoreError>);
-
 pub(super) enum Job {
-    Fill(Fill),
-    Stream(Stream),
+    Begin(Goal),
+    Part(Part),
 }
 
 pub(super) struct State {
@@ -85,10 +85,13 @@ pub(super) struct State {
     pub(super) places: Vec<Option<usize>>,
     pub(super) empty: Vec<usize>,
     pub(super) policy: Box<dyn Policy>,
+    /// Of experts that were begun: of those that are needed, and of the others.
+    pub(super) parts: VecDeque<Part>,
+    pub(super) guessed_parts: VecDeque<Part>,
     /// Missed by steps, oldest first.
     pub(super) demand: VecDeque<Unit>,
-    /// Missed by prompts.
-    pub(super) streams: VecDeque<Stream>,
+    /// For what gets no slot.
+    pub(super) ring: Ring,
     /// From the profile, while slots are empty.
     pub(super) profiled: VecDeque<Unit>,
     /// Predicted.
@@ -97,7 +100,7 @@ pub(super) struct State {
     pub(super) interest: HashMap<Unit, usize>,
     /// Units that could not be read, until somebody who waits for them is told.
     pub(super) failed: HashMap<Unit, StoreError>,
-    /// Jobs under way.
+    /// Experts that were begun and have not ended.
     pub(super) busy: usize,
     pub(super) generation: u64,
     pub(super) profile: Profile,
@@ -120,15 +123,25 @@ impl State {
         self.places.get(unit.0 as usize).copied().flatten()
     }
 
-    fn set_place(&mut self, unit: Unit, slot: Option<usize>) {
+    pub(super) fn set_place(&mut self, unit: Unit, slot: Option<usize>) {
         if let Some(place) = self.places.get_mut(unit.0 as usize) {
             *place = slot;
         }
     }
 
+    /// Whether a unit's slot stays its own: it is used, waited for or not whole yet.
+    pub(super) fn is_pinned(&self, unit: Unit) -> bool {
+        is_pinned(&self.slots, &self.places, &self.interest, unit)
+    }
+
     /// Whether a unit is on its way, or on the list of those that will be.
     pub(super) fn is_coming(&self, unit: Unit) -> bool {
         self.place(unit).is_some() || self.demand.contains(&unit)
+    }
+
+    /// Whether there is a slot for one more unit without another one leaving.
+    pub(super) fn has_empty(&self) -> bool {
+        self.empty.len() > self.demand.len()
     }
 
     /// A step needs a unit that is in no slot. Whether that is news.
@@ -143,28 +156,34 @@ impl State {
     /// The next job for a thread that has none. A miss goes before a prompt, both before what may never be needed; what is
     /// predicted has to wait until nothing else is being read.
     pub(super) fn next_job(&mut self) -> Option<Job> {
+        if let Some(part) = self.parts.pop_front() {
+            return Some(Job::Part(part));
+        }
         for _ in 0..self.demand.len() {
             let unit = self.demand.pop_front()?;
             if self.place(unit).is_some() {
                 continue;
             }
             if let Some(fill) = self.claim(unit, Cause::Demand) {
-                return Some(Job::Fill(fill));
+                return Some(Job::Begin(Goal::Slot(fill)));
             }
             // All slots are pinned: it stays first in line.
             self.demand.push_front(unit);
             break;
         }
-        if let Some(stream) = self.streams.pop_front() {
+        if let Some(part) = self.guessed_parts.pop_front() {
+            return Some(Job::Part(part));
+        }
+        if let Some(stream) = self.ring.next() {
             self.busy += 1;
-            return Some(Job::Stream(stream));
+            return Some(Job::Begin(Goal::Ring(stream)));
         }
         while let Some(unit) = self.profiled.pop_front() {
             if self.place(unit).is_none()
                 && !self.empty.is_empty()
                 && let Some(fill) = self.claim(unit, Cause::Profile)
             {
-                return Some(Job::Fill(fill));
+                return Some(Job::Begin(Goal::Slot(fill)));
             }
         }
         while self.busy == 0 && self.demand.is_empty() {
@@ -172,7 +191,7 @@ impl State {
             if self.place(unit).is_none()
                 && let Some(fill) = self.claim(unit, Cause::LookAhead)
             {
-                return Some(Job::Fill(fill));
+                return Some(Job::Begin(Goal::Slot(fill)));
             }
         }
         None
@@ -181,15 +200,7 @@ impl State {
     /// A slot for a unit: an empty one, or that of one that the policy gives up. `None` if all are pinned.
     fn claim(&mut self, unit: Unit, cause: Cause) -> Option<Fill> {
         let State { slots, places, interest, policy, .. } = self;
-        let pinned = |other: Unit| {
-            let slot = places.get(other.0 as usize).copied().flatten().and_then(|slot| slots.get(slot));
-            match slot {
-                Some(Slot::Filled(filled)) => {
-                    Arc::strong_count(&filled.data) > 1 || interest.contains_key(&other)
-                }
-                _ => true,
-            }
-        };
+        let pinned = |other: Unit| is_pinned(slots, places, interest, other);
         let evicted = policy.admit(unit, &pinned)?.evicted;
         let (slot, buffer) = match evicted {
             Some(evicted) => {
@@ -209,37 +220,49 @@ impl State {
     }
 
     /// Takes the memory of a slot that nobody pins, to be filled.
-    fn empty_slot(&mut self, slot: usize) -> Option<Buffer<u8>> {
+    pub(super) fn empty_slot(&mut self, slot: usize) -> Option<Buffer<u8>> {
         let slot = self.slots.get_mut(slot)?;
         match std::mem::replace(slot, Slot::Filling) {
             Slot::Empty(buffer) => Some(buffer),
             // The policy gave up no unit that is pinned, and pins are made under the lock.
             Slot::Filled(filled) => Arc::try_unwrap(filled.data).ok(),
-            Slot::Filling => None,
+            Slot::Filling | Slot::Closed => None,
         }
     }
 
-    /// A slot was filled.
-    pub(super) fn settle(&mut self, fill: Fill, digest: u64) {
-        let Fill { slot, buffer, generation, cause, .. } = fill;
-        self.counts.filled += 1;
-        self.counts.looked_ahead += u64::from(cause == Cause::LookAhead);
-        if let Some(slot) = self.slots.get_mut(slot) {
-            *slot = Slot::Filled(Filled { generation, digest, data: Arc::new(buffer), trusted: true });
+    /// An expert has come, with this digest, or could not be read.
+    pub(super) fn end(&mut self, goal: Goal, read: Result<u64, StoreError>) {
+        match (goal, read) {
+            (Goal::Slot(fill), Ok(digest)) => self.settle(fill, digest),
+            (Goal::Slot(fill), Err(error)) => self.give_up(fill, error),
+            (Goal::Ring(stream), read) => {
+                self.counts.streamed += 1;
+                self.ring.settle(stream, read.map(drop));
+            }
         }
         self.busy = self.busy.saturating_sub(1);
     }
 
+    /// A slot was filled.
+    fn settle(&mut self, fill: Fill, digest: u64) {
+        let Fill { slot, buffer, generation, cause, .. } = fill;
+        self.counts.filled += 1;
+        self.counts.looked_ahead += u64::from(cause == Cause::LookAhead);
+        self.counts.pre_filled += u64::from(cause == Cause::Profile);
+        if let Some(slot) = self.slots.get_mut(slot) {
+            *slot = Slot::Filled(Filled { generation, digest, data: Arc::new(buffer), trusted: true });
+        }
+    }
+
     /// A slot could not be filled.
-    pub(super) fn give_up(&mut self, fill: Fill, error: StoreError) {
+    fn give_up(&mut self, fill: Fill, error: StoreError) {
         let Fill { unit, slot, buffer, .. } = fill;
         self.put_back(unit, slot, buffer);
         if self.interest.contains_key(&unit) {
             self.failed.insert(unit, error);
         } else {
-            tracing::warn!(expert = %self.units.id(unit), %error, "an expert that nobody waits for cannot be read");
+            tracing::debug!(expert = %self.units.id(unit), %error, "an expert that nobody waits for cannot be read");
         }
-        self.busy = self.busy.saturating_sub(1);
     }
 
     /// What a slot holds is no use.
@@ -258,5 +281,19 @@ impl State {
             *slot = Slot::Empty(buffer);
         }
         self.empty.push(slot);
+    }
+}
+
+/// Whether a unit's slot stays its own, by parts of the state, so that others of its parts can be changed meanwhile.
+pub(super) fn is_pinned(
+    slots: &[Slot],
+    places: &[Option<usize>],
+    interest: &HashMap<Unit, usize>,
+    unit: Unit,
+) -> bool {
+    let slot = places.get(unit.0 as usize).copied().flatten().and_then(|slot| slots.get(slot));
+    match slot {
+        Some(Slot::Filled(filled)) => Arc::strong_count(&filled.data) > 1 || interest.contains_key(&unit),
+        _ => true,
     }
 }

@@ -1,23 +1,24 @@
 //! The expert store: experts in slots, read when they are missed.
 //!
-//! A step asks for the experts that its router chose ([`ExpertStore::fetch`]), computes with those that are there, and
-//! waits for the others one by one ([`ExpertStore::wait_any`]). It holds pins: an expert stays in its slot as long as a pin
-//! of it lives, and cannot be used without one. Threads of the store read and pack what was missed; who finds all of its
-//! experts waits for nobody.
+//! A step asks for the experts that its router chose ([`ExpertStore::supply`]), computes with those that are there, and
+//! takes the others as they come. It holds pins: an expert stays in its slot as long as a pin of it lives, and cannot be
+//! used without one. Threads of the store read and pack what was missed; who finds all of its experts waits for nobody.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use unfazed_kernels::panel::PackedMatrix;
 use unfazed_wire::memory::mix;
 
+use super::giving_up::Closed;
 use super::look_ahead::LookAhead;
 use super::policy::PolicyKind;
 use super::profile::{Profile, ProfileKey};
-use super::slots::{Records, SlotMemory, digest};
-use super::source::{ExpertSources, UnitLayout};
+use super::ring::Ring;
+use super::slots::{Records, SlotMemory};
+use super::source::ExpertSources;
 use super::state::{ExpertCounts, Filled, Job, Slot, State};
+use super::supply::{ExpertPin, Place};
 use super::{ExpertId, Unit};
 use crate::{Buffer, Reader, StoreError};
 
@@ -25,8 +26,10 @@ use crate::{Buffer, Reader, StoreError};
 pub struct ExpertConfig {
     /// Which expert leaves when another one comes.
     pub policy: PolicyKind,
-    /// Threads that read and pack. Each has the three parts of an expert read at a time.
+    /// Threads that read and pack. Each has one of the three parts of an expert read at a time.
     pub threads: usize,
+    /// Slots of the ring for experts that get no slot of their own; two at least.
+    pub ring: usize,
     /// Stands for the model's files: their sizes and times of change. What an earlier process left for other files is not
     /// used.
     pub files: u64,
@@ -42,36 +45,14 @@ pub(super) struct Shared {
     pub(super) reader: Arc<dyn Reader>,
     pub(super) records: Records,
     pub(super) files: u64,
+    /// Layers that have experts.
+    layers: usize,
+    pub(super) closed: Closed,
     state: Mutex<State>,
     /// A slot was filled, or could not be.
     pub(super) changed: Condvar,
     /// There is a job.
     pub(super) work: Condvar,
-}
-
-/// What a step gets.
-#[derive(Default)]
-pub struct Fetched {
-    /// Experts that were in slots, pinned.
-    pub ready: Vec<ExpertPin>,
-    /// Experts that are being read.
-    pub pending: Vec<PendingExpert>,
-}
-
-/// An expert that stays where it is.
-pub struct ExpertPin {
-    shared: Arc<Shared>,
-    id: ExpertId,
-    generation: u64,
-    layout: UnitLayout,
-    /// `None` only while it is dropped.
-    data: Option<Arc<Buffer<u8>>>,
-}
-
-/// An expert that is waited for. Its slot, once it has one, stays its own until it was used or this is dropped.
-pub struct PendingExpert {
-    shared: Arc<Shared>,
-    unit: Unit,
 }
 
 impl ExpertStore {
@@ -87,24 +68,33 @@ impl ExpertStore {
         config: ExpertConfig,
     ) -> Result<ExpertStore, StoreError> {
         let sizes = memory.sizes();
-        if sizes.slots == 0 || sizes.slot_bytes != sources.slot_bytes() {
+        if sizes.slots == 0 || sizes.slot_bytes < sources.slot_bytes() {
             let need = sources.slot_bytes();
             return Err(StoreError::Experts {
                 reason: format!(
-                    "{} slots of {} bytes; there must be one at least, of {need} bytes",
+                    "{} slots of {} bytes; there must be one, of at least {need} bytes",
                     sizes.slots, sizes.slot_bytes
                 ),
             });
         }
-        let SlotMemory { buffers, records } = memory;
+        let SlotMemory { buffers, records, open, least } = memory;
         let threads = config.threads.max(1);
-        let mut state = new_state(&sources, buffers, config.policy, config.profile, config.files);
+        let ring = Ring::new(config.ring, sources.slot_bytes())?;
+        let (layers, closed) = (sources.layers(), Closed::new(sizes.slots, least));
+        let mut state = new_state(&sources, buffers, ring, config.policy, config.profile, config.files);
         let kept = adopt(&mut state, &records, &identities(&sources, config.files));
         let gib = (sizes.slots as f64 * sizes.slot_bytes as f64) / f64::from(1 << 30);
         tracing::info!(policy = %config.policy, kept, "expert cache {} slots, {gib:.2} GiB of memory", sizes.slots);
+        tracing::info!("experts of prompts pass through a {}-slot ring", config.ring.max(2));
         let (state, changed, work) = (Mutex::new(state), Condvar::new(), Condvar::new());
-        let shared = Arc::new(Shared { sources, reader, records, files: config.files, state, changed, work });
+        let files = config.files;
+        let shared =
+            Arc::new(Shared { sources, reader, records, files, layers, closed, state, changed, work });
         let store = ExpertStore(shared);
+        let shut = store.close(u64::MAX, sizes.slots.saturating_sub(open));
+        if shut.slots > 0 {
+            tracing::info!(bytes = shut.bytes, "{} of the slots are closed, as memory was short", shut.slots);
+        }
         for _ in 0..threads {
             let shared = Arc::clone(&store.0);
             let started =
@@ -114,75 +104,6 @@ impl ExpertStore {
             })?;
         }
         Ok(store)
-    }
-
-    /// Asks for experts of a layer. Never waits.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Experts`] for an expert that the model does not have.
-    pub fn fetch(&self, layer: u32, experts: &[u32]) -> Result<Fetched, StoreError> {
-        let units = self.units(layer, experts)?;
-        let mut state = self.0.lock();
-        state.look_ahead.compare(layer, &units);
-        let (all, mut fetched) = (state.units, Fetched::default());
-        // What was predicted for this layer is needed now or was wrong.
-        state.ahead.retain(|unit| all.id(*unit).layer != layer);
-        for unit in units {
-            state.profile.count(unit);
-            state.counts.uses += 1;
-            match self.0.ready(&mut state, unit) {
-                Some(pin) => {
-                    state.policy.touch(unit);
-                    state.counts.hits += 1;
-                    fetched.ready.push(pin);
-                }
-                None => {
-                    state.want(unit);
-                    fetched.pending.push(PendingExpert::new(&self.0, &mut state, unit));
-                }
-            }
-        }
-        if !fetched.pending.is_empty() {
-            self.0.work.notify_all();
-        }
-        Ok(fetched)
-    }
-
-    /// Waits until one of these has come, takes it off the list and pins it. How long a read may take is the reader's
-    /// affair.
-    ///
-    /// # Errors
-    ///
-    /// The error of the read of one of them, which is taken off the list; [`StoreError::Experts`] if the list is empty.
-    pub fn wait_any(&self, pending: &mut Vec<PendingExpert>) -> Result<ExpertPin, StoreError> {
-        let mut state = self.0.lock();
-        loop {
-            if pending.is_empty() {
-                return Err(StoreError::Experts { reason: "nothing is waited for".to_owned() });
-            }
-            for index in 0..pending.len() {
-                let Some(unit) = pending.get(index).map(|expert| expert.unit) else { continue };
-                let come = match self.0.ready(&mut state, unit) {
-                    Some(pin) => Ok(pin),
-                    None => match state.failed.remove(&unit) {
-                        Some(error) => Err(error),
-                        None => {
-                            // Another who waited for it was told that it could not be read: this is another attempt.
-                            if state.want(unit) {
-                                self.0.work.notify_one();
-                            }
-                            continue;
-                        }
-                    },
-                };
-                // It takes the lock when it is dropped.
-                drop(state);
-                drop(pending.swap_remove(index));
-                return come;
-            }
-            state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
     }
 
     /// The next layer's router was asked early and chose these. They are read if nothing else is and predictions have been
@@ -203,6 +124,12 @@ impl ExpertStore {
         Ok(())
     }
 
+    /// The bytes of all slots, once those that are open are filled.
+    pub fn full(&self) -> Option<usize> {
+        let full = self.0.lock().empty.is_empty();
+        full.then(|| self.0.records.mapping().len())
+    }
+
     /// What happened so far.
     pub fn counts(&self) -> ExpertCounts {
         self.0.lock().counts
@@ -218,7 +145,7 @@ impl ExpertStore {
         self.0.lock().profile.clone()
     }
 
-    fn units(&self, layer: u32, experts: &[u32]) -> Result<Vec<Unit>, StoreError> {
+    pub(super) fn units(&self, layer: u32, experts: &[u32]) -> Result<Vec<Unit>, StoreError> {
         experts.iter().map(|expert| self.0.sources.unit(ExpertId { layer, expert: *expert })).collect()
     }
 }
@@ -233,6 +160,7 @@ impl Drop for ExpertStore {
 fn new_state(
     sources: &ExpertSources,
     buffers: Vec<Buffer<u8>>,
+    ring: Ring,
     policy: PolicyKind,
     profile: Option<Profile>,
     files: u64,
@@ -246,8 +174,10 @@ fn new_state(
         empty: (0..buffers.len()).rev().collect(),
         slots: buffers.into_iter().map(Slot::Empty).collect(),
         places: vec![None; count as usize],
+        parts: Default::default(),
+        guessed_parts: Default::default(),
         demand: Default::default(),
-        streams: Default::default(),
+        ring,
         profiled: Default::default(),
         ahead: Default::default(),
         interest: HashMap::new(),
@@ -302,6 +232,11 @@ fn adopt(state: &mut State, records: &Records, known: &HashMap<u64, Unit>) -> us
 }
 
 impl Shared {
+    /// Slots for each layer: who needs more experts of one passes them through the ring.
+    pub(super) fn share(&self, state: &State) -> usize {
+        (state.open_slots() / self.layers).max(1)
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -313,7 +248,7 @@ impl Shared {
         let layout = self.sources.layout(id)?;
         let (slot, filled) = state.filled(unit)?;
         if !filled.trusted {
-            if filled.data.get(..layout.bytes()).map(digest) != Some(filled.digest) {
+            if layout.digest(&filled.data) != Some(filled.digest) {
                 tracing::warn!(expert = %id, slot, "an expert is not what was put into its slot: it is read again");
                 state.distrust(unit);
                 return None;
@@ -323,8 +258,8 @@ impl Shared {
             }
         }
         let (_, filled) = state.filled(unit)?;
-        let (generation, data) = (filled.generation, Some(Arc::clone(&filled.data)));
-        Some(ExpertPin { shared: Arc::clone(self), id, generation, layout, data })
+        let place = Place::Slot { generation: filled.generation, data: Arc::clone(&filled.data) };
+        Some(ExpertPin::new(self, id, layout, place))
     }
 
     /// A thread of the store: fills slots and reads for prompts, until the store is closed.
@@ -339,82 +274,12 @@ impl Shared {
             };
             drop(state);
             match job {
-                Job::Fill(fill) => self.fill(fill),
-                Job::Stream(stream) => self.stream(stream),
+                Job::Begin(goal) => self.begin(goal),
+                Job::Part(part) => self.part(part),
             }
             // Others wait for the end of a job: for a prediction's sake, or for a slot.
             self.work.notify_one();
             state = self.lock();
-        }
-    }
-}
-
-impl ExpertPin {
-    /// Which expert it is.
-    pub fn id(&self) -> ExpertId {
-        self.id
-    }
-
-    /// Grows each time that a slot is filled: no two experts, nor two fillings with the same one, have the same.
-    pub fn generation(&self) -> u64 {
-        self.generation
-    }
-
-    /// `[width, hidden]`.
-    pub fn gate(&self) -> PackedMatrix<'_> {
-        self.layout.matrix(0, self.slot())
-    }
-
-    /// `[width, hidden]`.
-    pub fn up(&self) -> PackedMatrix<'_> {
-        self.layout.matrix(1, self.slot())
-    }
-
-    /// `[hidden, width]`.
-    pub fn down(&self) -> PackedMatrix<'_> {
-        self.layout.matrix(2, self.slot())
-    }
-
-    pub(super) fn slot(&self) -> &Buffer<u8> {
-        #[expect(clippy::expect_used, reason = "it is taken by `drop` alone")]
-        self.data.as_ref().expect("a pin holds its slot until it is dropped")
-    }
-}
-
-impl Drop for ExpertPin {
-    fn drop(&mut self) {
-        let state = self.shared.lock();
-        self.data = None;
-        if !state.demand.is_empty() {
-            self.shared.work.notify_one();
-        }
-    }
-}
-
-impl PendingExpert {
-    pub(super) fn new(shared: &Arc<Shared>, state: &mut State, unit: Unit) -> PendingExpert {
-        *state.interest.entry(unit).or_default() += 1;
-        PendingExpert { shared: Arc::clone(shared), unit }
-    }
-
-    /// Which expert it is.
-    pub fn id(&self) -> ExpertId {
-        self.shared.sources.units().id(self.unit)
-    }
-}
-
-impl Drop for PendingExpert {
-    fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        if let Some(interest) = state.interest.get_mut(&self.unit) {
-            *interest = interest.saturating_sub(1);
-            if *interest == 0 {
-                state.interest.remove(&self.unit);
-                state.failed.remove(&self.unit);
-            }
-        }
-        if !state.demand.is_empty() {
-            self.shared.work.notify_one();
         }
     }
 }

@@ -29,7 +29,8 @@ use twox_hash::XxHash3_64;
 use super::{Units, varint};
 use crate::StoreError;
 
-const MAGIC: [u8; 8] = *b"UFZTRACE";
+/// How a trace begins.
+pub const MAGIC: [u8; 8] = *b"UFZTRACE";
 /// Of the format.
 pub const VERSION: u32 = 1;
 /// A block is written once it has this many bytes.
@@ -95,6 +96,11 @@ impl<W: Write> TraceWriter<W> {
         Ok(TraceWriter { out, block: Vec::new(), units: header.units })
     }
 
+    /// Goes on with a trace whose header was written before.
+    pub fn go_on(out: W, header: &TraceHeader) -> TraceWriter<W> {
+        TraceWriter { out, block: Vec::new(), units: header.units }
+    }
+
     /// Adds a step. Experts may come in any order, and several times; those that there are none of are left out.
     ///
     /// # Errors
@@ -125,12 +131,20 @@ impl<W: Write> TraceWriter<W> {
     /// The output's.
     pub fn flush(&mut self) -> io::Result<()> {
         if !self.block.is_empty() {
-            self.out.write_all(&(self.block.len() as u32).to_le_bytes())?;
-            self.out.write_all(&XxHash3_64::oneshot(&self.block).to_le_bytes())?;
-            self.out.write_all(&self.block)?;
+            // In one piece: a program that ends meanwhile leaves all of it or nothing.
+            let length = (self.block.len() as u32).to_le_bytes();
+            let hash = XxHash3_64::oneshot(&self.block).to_le_bytes();
+            self.out.write_all(&[&length[..], &hash, &self.block].concat())?;
             self.block.clear();
         }
         self.out.flush()
+    }
+}
+
+impl<W: Write> Drop for TraceWriter<W> {
+    /// What was held back is written; who wants to know whether it could be calls [`TraceWriter::flush`].
+    fn drop(&mut self) {
+        let _ = self.flush();
     }
 }
 

@@ -13,6 +13,25 @@ pub const BLOCK_ALIGNMENT: usize = 4096;
 /// A free block is used for a read that needs at least this part of it: `1 / FIT`.
 const FIT: usize = 4;
 
+/// Blocks of such sizes are made several at a time, in one piece of memory that the system can back with huge pages: a drive
+/// is given few long pieces of memory instead of many short ones.
+const TOGETHER: usize = 8;
+const TOGETHER_FROM: usize = 256 << 10;
+const TOGETHER_TO: usize = 2 << 20;
+
+/// Equal pieces of one piece of memory.
+pub(crate) fn together(what: &str, count: usize, len: usize) -> Result<Vec<Buffer<u8>>, StoreError> {
+    let mut rest = Buffer::zeroed(what, count.saturating_mul(len))?;
+    let mut pieces = Vec::with_capacity(count);
+    while let Some((piece, others)) = std::mem::take(&mut rest).split(len)
+        && !piece.is_empty()
+    {
+        pieces.push(piece);
+        rest = others;
+    }
+    Ok(pieces)
+}
+
 /// A piece of memory for one read.
 #[derive(Debug)]
 pub(crate) struct Block {
@@ -50,7 +69,13 @@ impl Blocks {
         drop(free);
         let refused = || StoreError::Memory { what: "a read".to_owned(), bytes: len as u64 };
         let len = len.max(1).checked_next_multiple_of(BLOCK_ALIGNMENT).ok_or_else(refused)?;
-        Ok(Block { memory: Buffer::zeroed("a read", len)?, registered: None })
+        if !(TOGETHER_FROM..=TOGETHER_TO).contains(&len) {
+            return Ok(Block { memory: Buffer::zeroed("a read", len)?, registered: None });
+        }
+        let mut blocks = together("reads", TOGETHER, len)?.into_iter();
+        let first = blocks.next().ok_or_else(refused)?;
+        self.lock().extend(blocks.map(|memory| Block { memory, registered: None }));
+        Ok(Block { memory: first, registered: None })
     }
 
     /// Takes a block back.

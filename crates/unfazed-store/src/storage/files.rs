@@ -41,7 +41,7 @@ impl OpenFile {
     pub(crate) fn new(source: &FileSource, direct: bool) -> io::Result<(OpenFile, StoredFile)> {
         let name = source.name().to_owned();
         let file = source.file().try_clone()?;
-        let identity = Identity::from(&file.metadata()?);
+        let identity = source.identity();
         let path = system::path_of(&file);
         let local = !disk::of(&file).may_vanish();
         let handles = Mutex::new(Arc::new(Handles::new(file, path.as_deref(), direct)));

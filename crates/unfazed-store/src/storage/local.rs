@@ -53,7 +53,7 @@ struct Inner {
     blocks: Arc<Blocks>,
     threads: Threads,
     #[cfg(target_os = "linux")]
-    ring: Option<Ring>,
+    ring: io::Result<Ring>,
     options: LocalOptions,
     depth: usize,
 }
@@ -84,11 +84,23 @@ impl LocalStorage {
 
     /// How bytes that are not in the page cache are read, for people.
     pub fn engine(&self) -> &'static str {
+        if self.reads_by_ring() { "io_uring" } else { "threads" }
+    }
+
+    /// Whether there is a ring, which can do nothing but read.
+    pub fn reads_by_ring(&self) -> bool {
         #[cfg(target_os = "linux")]
-        if self.0.ring.is_some() {
-            return "io_uring";
-        }
-        "threads"
+        return self.0.ring.is_ok();
+        #[cfg(not(target_os = "linux"))]
+        false
+    }
+
+    /// Why there is no such ring, for people; `None` if there is one.
+    pub fn why_no_ring(&self) -> Option<String> {
+        #[cfg(target_os = "linux")]
+        return self.0.ring.as_ref().err().map(ToString::to_string);
+        #[cfg(not(target_os = "linux"))]
+        Some("there is no io_uring on this system".to_owned())
     }
 
     /// Whether a file has direct reads.
@@ -107,13 +119,12 @@ impl LocalStorage {
 
 /// A ring, if it was asked for and the kernel lets us have one.
 #[cfg(target_os = "linux")]
-fn new_ring(options: LocalOptions, blocks: &Arc<Blocks>) -> Option<Ring> {
+fn new_ring(options: LocalOptions, blocks: &Arc<Blocks>) -> io::Result<Ring> {
     if !(options.ring && options.direct) {
-        return None;
+        return Err(io::Error::other("none was asked for"));
     }
     Ring::new(blocks)
         .inspect_err(|error| tracing::info!(%error, "no io_uring here: files are read by threads"))
-        .ok()
 }
 
 impl Storage for LocalStorage {
@@ -201,7 +212,7 @@ impl Inner {
         #[cfg(target_os = "linux")]
         if direct
             && file.local
-            && let Some(ring) = &self.ring
+            && let Ok(ring) = &self.ring
         {
             let read = ring.read(Arc::clone(&handles), offset, len, block);
             return Way::Ring(read, handles, skip..skip.saturating_add(wanted.len));

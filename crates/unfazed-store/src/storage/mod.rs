@@ -3,7 +3,6 @@
 //! | module | what |
 //! |---|---|
 //! | [`blocks`] | memory that reads go to |
-//! | [`identity`] | what tells that a file is the one that was opened |
 //! | `files` | open files: descriptors for buffered and for direct reads |
 //! | `cached` | what the page cache holds |
 //! | `threads` | reads by threads that wait for the system (`pread`) |
@@ -18,7 +17,6 @@ use std::time::Duration;
 pub mod blocks;
 mod cached;
 mod files;
-pub mod identity;
 pub mod local;
 pub mod measure;
 #[cfg(target_os = "linux")]
@@ -27,8 +25,11 @@ mod threads;
 pub mod tune;
 
 pub use blocks::{BLOCK_ALIGNMENT, ReadBuffer};
-pub use identity::Identity;
 pub use local::{LocalOptions, LocalStorage};
+pub use unfazed_formats::Identity;
+
+/// Memory that a ring for reads keeps locked, in bytes, if it may: users may often lock no more than 8 MiB.
+pub const RING_LOCKED_BYTES: usize = 4 << 20;
 
 /// A file, as it was when it was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,14 +15,12 @@ use std::time::Duration;
 
 use io_uring::{IoUring, opcode, register::Restriction, squeue, types};
 
-use super::blocks::{Block, Blocks};
+use super::RING_LOCKED_BYTES;
+use super::blocks::{Block, Blocks, together};
 use super::files::Handles;
-use crate::Buffer;
 
 /// Reads that are in the kernel at a time; more wait here.
 const ENTRIES: u32 = 64;
-/// Locked memory that the ring asks for: users may often lock no more than 8 MiB.
-const REGISTERED_BYTES: usize = 4 << 20;
 /// Bytes of a registered block.
 pub(crate) const REGISTERED_BLOCK: usize = 1 << 20;
 /// Number of the request that only wakes the thread up.
@@ -123,10 +121,8 @@ impl Drop for Ring {
 
 /// Blocks that the kernel keeps mapped, so that a read need not pin its pages. None if that much must not be locked.
 fn register(ring: &IoUring) -> Vec<Block> {
-    let count = REGISTERED_BYTES / REGISTERED_BLOCK;
-    let memory: Result<Vec<_>, _> =
-        (0..count).map(|_| Buffer::<u8>::zeroed("registered reads", REGISTERED_BLOCK)).collect();
-    let Ok(mut memory) = memory else { return Vec::new() };
+    let count = RING_LOCKED_BYTES / REGISTERED_BLOCK;
+    let Ok(mut memory) = together("registered reads", count, REGISTERED_BLOCK) else { return Vec::new() };
     let vectors: Vec<_> = memory
         .iter_mut()
         .map(|block| libc::iovec { iov_base: block.as_mut_ptr().cast(), iov_len: block.len() })

@@ -1,4 +1,4 @@
-//! What is where in the memory for expert slots: a record a slot, then the slots.
+//! What is where in the memory for expert slots: slot by slot, each with its record at its end.
 //!
 //! A slot is empty or holds one expert of one layer, packed. Its record says which one, how often the slot was filled, and
 //! a digest of its bytes. It is taken away before the slot is written and written after it, so an engine that dies leaves
@@ -10,8 +10,8 @@ use super::mapping::Mapping;
 
 /// Words of a record.
 const WORDS: usize = 4;
-/// Bytes of a record.
-const RECORD_BYTES: usize = WORDS * size_of::<u64>();
+/// Bytes at the end of a slot for its record: a cache line.
+pub const SLOT_RECORD_BYTES: usize = 64;
 /// Slots begin on such a boundary.
 const SLOT_BOUNDARY: usize = 4096;
 
@@ -20,7 +20,7 @@ const SLOT_BOUNDARY: usize = 4096;
 pub struct ExpertSegment {
     /// How many slots.
     pub slots: usize,
-    /// Bytes of a slot; a multiple of 4096.
+    /// Bytes of a slot, its record included; a multiple of 4096.
     pub slot_bytes: usize,
 }
 
@@ -36,20 +36,20 @@ pub struct SlotRecord {
 }
 
 impl ExpertSegment {
-    /// Where the slots begin.
-    pub fn data_offset(&self) -> Option<usize> {
-        self.slots.checked_mul(RECORD_BYTES)?.checked_next_multiple_of(SLOT_BOUNDARY)
+    /// Bytes of a slot for its expert.
+    pub fn room(&self) -> usize {
+        self.slot_bytes.saturating_sub(SLOT_RECORD_BYTES)
     }
 
     /// Where a slot begins; `None` if there is no such slot.
     pub fn slot_offset(&self, slot: usize) -> Option<usize> {
         let inside = slot < self.slots && self.slot_bytes.is_multiple_of(SLOT_BOUNDARY);
-        inside.then(|| self.data_offset()?.checked_add(slot.checked_mul(self.slot_bytes)?))?
+        inside.then(|| slot.checked_mul(self.slot_bytes))?
     }
 
     /// Bytes in all; `None` if that overflows.
     pub fn bytes(&self) -> Option<usize> {
-        self.data_offset()?.checked_add(self.slots.checked_mul(self.slot_bytes)?)
+        self.slots.checked_mul(self.slot_bytes)
     }
 
     /// The record of a slot; `None` if the slot is empty, or its record does not check.
@@ -88,7 +88,7 @@ impl ExpertSegment {
     }
 
     fn record_offset(&self, slot: usize) -> Option<usize> {
-        (slot < self.slots).then(|| slot.checked_mul(RECORD_BYTES))?
+        self.slot_offset(slot)?.checked_add(self.slot_bytes)?.checked_sub(SLOT_RECORD_BYTES)
     }
 }
 
@@ -107,7 +107,10 @@ mod tests {
     #[test]
     fn a_record_is_read_as_it_was_written_and_not_at_all_if_a_bit_is_off() {
         let sizes = ExpertSegment { slots: 3, slot_bytes: 8192 };
-        assert_eq!((sizes.bytes(), sizes.slot_offset(2)), (Some(4096 + 3 * 8192), Some(4096 + 2 * 8192)));
+        assert_eq!(
+            (sizes.bytes(), sizes.slot_offset(2), sizes.room()),
+            (Some(3 * 8192), Some(2 * 8192), 8128)
+        );
         let segment = Segment::create("a test", sizes.bytes().unwrap() as u64).unwrap();
         let mapping = Mapping::new(&segment, Access::Write).unwrap();
         assert_eq!(sizes.read(&mapping, 0), None);
@@ -116,7 +119,7 @@ mod tests {
         assert_eq!(sizes.read(&mapping, 2), Some(record));
         for word in 0..WORDS {
             for bit in 0..64 {
-                let words = mapping.atomics(2 * RECORD_BYTES, WORDS).unwrap();
+                let words = mapping.atomics(3 * 8192 - SLOT_RECORD_BYTES, WORDS).unwrap();
                 words[word].fetch_xor(1 << bit, Ordering::Relaxed);
                 assert_eq!(sizes.read(&mapping, 2), None, "word {word} bit {bit}");
                 words[word].fetch_xor(1 << bit, Ordering::Relaxed);

@@ -15,6 +15,10 @@ use super::Segment;
 /// A mapping starts on such a boundary, so that the system can back it with huge pages.
 const HUGE_PAGE: usize = 2 << 20;
 
+/// Pages that the system is asked about at once.
+#[cfg(target_os = "linux")]
+const PAGES_AT_ONCE: usize = 1024;
+
 /// What a mapping is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -55,7 +59,7 @@ impl Mapping {
         let start = unsafe { base.add(base.as_ptr().align_offset(HUGE_PAGE)) };
         let writable = AtomicBool::new(access == Access::Write);
         let mapping = Mapping { base, reserved, start, len, writable };
-        mapping.map(segment, access)?;
+        mapping.map(segment, 0..len, access)?;
         Ok(mapping)
     }
 
@@ -65,10 +69,23 @@ impl Mapping {
     /// Nobody writes through a reference into it any more.
     pub unsafe fn read_only(&self, segment: &Segment) -> io::Result<()> {
         self.writable.store(false, Ordering::Relaxed);
-        self.map(segment, Access::Read)
+        self.map(segment, 0..self.len, Access::Read)
     }
 
-    fn map(&self, segment: &Segment, access: Access) -> io::Result<()> {
+    /// The same for the whole pages in a range: what is done already need not be done in the end, which takes long for
+    /// gigabytes.
+    ///
+    /// # Safety
+    /// As of [`Mapping::read_only`], for this range.
+    pub unsafe fn part_read_only(&self, segment: &Segment, range: Range<usize>) -> io::Result<()> {
+        let page = rustix::param::page_size();
+        let (start, end) = (range.start.next_multiple_of(page), range.end.min(self.len));
+        let end = end - end % page;
+        if start < end { self.map(segment, start..end, Access::Read) } else { Ok(()) }
+    }
+
+    /// Maps a range of whole pages.
+    fn map(&self, segment: &Segment, range: Range<usize>, access: Access) -> io::Result<()> {
         let (protection, flags) = match access {
             Access::Write => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED),
             // A private mapping shows the segment's own pages as long as nobody writes through it, and older kernels
@@ -77,14 +94,9 @@ impl Mapping {
         };
         // SAFETY: the range lies in our own reservation, or on the mapping that took its place, of the same bytes.
         unsafe {
-            mmap(
-                self.start.as_ptr().cast(),
-                self.len,
-                protection,
-                flags | MapFlags::FIXED,
-                segment.as_fd(),
-                0,
-            )
+            let start = self.start.add(range.start).as_ptr().cast();
+            let len = range.end - range.start;
+            mmap(start, len, protection, flags | MapFlags::FIXED, segment.as_fd(), range.start as u64)
         }?;
         self.keep_out_of_dumps();
         Ok(())
@@ -140,6 +152,65 @@ impl Mapping {
         false
     }
 
+    /// Bytes of a range's pages that are in memory now. Those that the system does not tell of count as if they were.
+    pub fn resident(&self, range: Range<usize>) -> u64 {
+        let range = range.start..range.end.min(self.len);
+        #[cfg(target_os = "linux")]
+        {
+            let page = rustix::param::page_size();
+            let mut told = [0u8; PAGES_AT_ONCE];
+            let mut bytes = 0;
+            for at in range.clone().step_by(PAGES_AT_ONCE * page) {
+                let len = (range.end - at).min(PAGES_AT_ONCE * page);
+                // SAFETY: inside the mapping; `told` has a byte for each page of the part. (rustix does not know this call.)
+                let result =
+                    unsafe { libc::mincore(self.start.add(at).as_ptr().cast(), len, told.as_mut_ptr()) };
+                let pages = told.iter().take(len.div_ceil(page));
+                bytes += match result {
+                    0 => pages.filter(|page| **page & 1 == 1).count() * page,
+                    _ => len,
+                };
+            }
+            bytes as u64
+        }
+        #[cfg(not(target_os = "linux"))]
+        (range.len() as u64)
+    }
+
+    /// Returns a range's memory to the system: whole pages, which read as zeros from now on, for everybody who has the segment.
+    /// Returns how many bytes of it were in memory. Allocates nothing.
+    ///
+    /// # Errors
+    ///
+    /// The system cannot do it, or the range is not whole pages of this mapping; nothing has changed then.
+    ///
+    /// # Safety
+    /// Nobody has a reference into the range.
+    pub unsafe fn give_back(&self, range: Range<usize>) -> io::Result<u64> {
+        let page = rustix::param::page_size();
+        let whole = range.start.is_multiple_of(page) && range.end.is_multiple_of(page);
+        if !whole || range.start > range.end || range.end > self.len {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if !self.writable.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::mm::{Advice, madvise};
+            let bytes = self.resident(range.clone());
+            if bytes > 0 {
+                // SAFETY: inside the mapping, and nobody has a reference to what becomes zeros.
+                unsafe {
+                    madvise(self.start.add(range.start).as_ptr().cast(), range.len(), Advice::LinuxRemove)
+                }?;
+            }
+            Ok(bytes)
+        }
+        #[cfg(not(target_os = "linux"))]
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     fn keep_out_of_dumps(&self) {
         #[cfg(target_os = "linux")]
         {
@@ -183,6 +254,33 @@ mod tests {
         if cfg!(target_os = "linux") {
             assert!(Mapping::new(&segment, Access::Write).is_err());
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn memory_that_is_given_back_is_gone_from_the_segment_and_what_is_beside_it_stays() {
+        let page = rustix::param::page_size();
+        let segment = Segment::create("a test", 3000 * page as u64).unwrap();
+        let mapping = Mapping::new(&segment, Access::Write).unwrap();
+        let word = |at: usize| &mapping.atomics_to_write(at * page, 1).unwrap()[0];
+        let written = [0, 1, 2, 3, 1500, 2999];
+        written.iter().for_each(|at| word(*at).store(7, Ordering::Relaxed));
+        let blocks = || rustix::fs::fstat(&segment).unwrap().st_blocks as usize * 512 / page;
+        assert_eq!((mapping.resident(0..3000 * page), blocks()), (6 * page as u64, 6));
+        // SAFETY: nobody has a reference.
+        assert_eq!(unsafe { mapping.give_back(page..2998 * page) }.unwrap(), 4 * page as u64);
+        assert_eq!((mapping.resident(0..3000 * page), blocks()), (2 * page as u64, 2));
+        assert_eq!([0, 2999].map(|at| word(at).load(Ordering::Relaxed)), [7; 2]);
+        assert_eq!(word(1500).load(Ordering::Relaxed), 0);
+        for wrong in [1..page, 0..page + 8, 2 * page..page, 0..3001 * page] {
+            // SAFETY: nothing is given back.
+            assert!(unsafe { mapping.give_back(wrong) }.is_err());
+        }
+        // SAFETY: nobody has a reference.
+        unsafe { mapping.read_only(&segment) }.unwrap();
+        // SAFETY: nothing is given back.
+        assert!(unsafe { mapping.give_back(0..page) }.is_err());
+        assert_eq!(blocks(), 3);
     }
 
     #[test]

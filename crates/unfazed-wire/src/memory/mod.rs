@@ -7,6 +7,7 @@
 //! | [`weights`] | what is where in the memory for weights |
 //! | [`kv`] | what is where in the memory for KV pages |
 //! | [`experts`] | what is where in the memory for expert slots |
+//! | [`whole_pages`] | which pages can be returned when some of what lies side by side is given up |
 //!
 //! The front makes segments and never maps them: whatever an engine does to them, the front reads no byte that could
 //! fault. An engine trusts nothing in them that it did not check: lengths come from its own computation, and what an
@@ -17,12 +18,14 @@ pub mod kv;
 pub mod mapping;
 pub mod segment;
 pub mod weights;
+pub mod whole_pages;
 
-pub use experts::{ExpertSegment, SlotRecord};
+pub use experts::{ExpertSegment, SLOT_RECORD_BYTES, SlotRecord};
 pub use kv::{KvSegment, PageRecord};
 pub use mapping::{Access, Mapping};
 pub use segment::{Segment, SegmentError};
 pub use weights::{EXTENTS_MAX, WEIGHTS_OFFSET, WeightExtent};
+pub use whole_pages::Row;
 
 /// Words as one number that changes with every bit of theirs. Against accidents, not against intent.
 pub fn mix<const N: usize>(words: [u64; N]) -> u64 {

@@ -11,9 +11,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
+use unfazed_server::event_stream;
 
 use super::endpoint::Endpoint;
-use super::sse;
 
 /// Longest answer that is read whole (a list of models, an error).
 const MAX_BODY_BYTES: usize = 16 << 20;
@@ -70,7 +70,7 @@ pub(crate) struct Statistics {
 /// An answer that is being streamed. Dropping it closes the connection, and the server stops computing.
 pub(crate) struct Answer {
     body: Incoming,
-    events: sse::Parser,
+    events: event_stream::Parser,
     parts: std::collections::VecDeque<Part>,
     done: bool,
     _connection: Connection,
@@ -96,12 +96,19 @@ pub(crate) async fn first_model(endpoint: &Endpoint) -> Result<String, ClientErr
         .ok_or_else(|| ClientError::Nonsense("/v1/models lists no model".to_owned()))
 }
 
+/// What the server says of itself.
+pub(crate) async fn health(endpoint: &Endpoint) -> Result<Value, ClientError> {
+    let (response, _connection) = send(endpoint, "GET", "/health", None).await?;
+    serde_json::from_slice(&whole(response).await?)
+        .map_err(|error| ClientError::Nonsense(format!("/health: {error}")))
+}
+
 /// Asks for a streamed answer.
 pub(crate) async fn chat(endpoint: &Endpoint, request: &Value) -> Result<Answer, ClientError> {
     let (response, connection) = send(endpoint, "POST", "/v1/chat/completions", Some(request)).await?;
     Ok(Answer {
         body: response.into_body(),
-        events: sse::Parser::default(),
+        events: event_stream::Parser::default(),
         parts: std::collections::VecDeque::new(),
         done: false,
         _connection: connection,
@@ -118,8 +125,10 @@ impl Answer {
             if self.done {
                 return Ok(None);
             }
-            if let Some(event) = self.events.next_event() {
-                self.event(&event)?;
+            if let Some(block) = self.events.next_block() {
+                if let Some(event) = block.unnamed() {
+                    self.event(&event)?;
+                }
                 continue;
             }
             match self.body.frame().await {

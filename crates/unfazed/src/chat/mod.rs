@@ -4,7 +4,6 @@
 //! |---|---|
 //! | [`endpoint`] | which server: address and key |
 //! | [`client`] | one request to it, and the answer as it comes |
-//! | [`sse`] | server-sent events out of bytes |
 //! | [`input`] | what a person types: messages of several lines, commands |
 //! | [`session`] | the conversation |
 //! | [`terminal`] | the loop of reading and answering |
@@ -13,5 +12,4 @@ pub(crate) mod client;
 pub(crate) mod endpoint;
 mod input;
 pub(crate) mod session;
-mod sse;
 pub(crate) mod terminal;

@@ -143,6 +143,9 @@ fn remarks(outcome: &Outcome) -> String {
     if outcome.finish.as_deref() == Some("length") {
         parts.push("cut off at the longest answer or the end of the context".to_owned());
     }
+    if outcome.finish.as_deref() == Some("repetition") {
+        parts.push("ended because it repeats itself".to_owned());
+    }
     if outcome.forgotten > 0 {
         parts.push(
             "the oldest messages were forgotten: the conversation no longer fits the context".to_owned(),

@@ -6,24 +6,43 @@ use std::process::ExitCode;
 use clap::Args;
 use unfazed_engine::EngineError;
 
-use crate::flags::LogFlags;
+use crate::flags::{LogFlags, SandboxFlags};
 use crate::logging;
 use crate::stderr::Stderr;
+
+/// What a Rust program ends with whose main thread panicked.
+const PANICKED: u8 = 101;
 
 #[derive(Debug, Args)]
 pub(crate) struct EngineArgs {
     #[command(flatten)]
     log: LogFlags,
+
+    #[command(flatten)]
+    sandbox: SandboxFlags,
 }
 
 pub(crate) fn run(args: &EngineArgs, stderr: &Stderr) -> anyhow::Result<ExitCode> {
     logging::start(&args.log, logging::SERVER, stderr)?;
     let socket = unfazed_wire::link::from_stdin()?;
     prefer_for_oom_kill();
-    match unfazed_engine::process::run(socket) {
+    let locked = args.sandbox.locked();
+    if locked {
+        stderr.give_up_files();
+    }
+    #[cfg(feature = "fault-plan")]
+    let ended = unfazed_sim::process::run(socket, locked);
+    #[cfg(not(feature = "fault-plan"))]
+    let ended = unfazed_engine::process::run(socket, locked);
+    match ended {
         Ok(()) => Ok(ExitCode::SUCCESS),
         // The server has been told and says it, once.
-        Err(EngineError::Load { .. }) => Ok(ExitCode::FAILURE),
+        Err(EngineError::Load { .. } | EngineError::Device) => Ok(ExitCode::FAILURE),
+        // The code of a panic, though this thread has none.
+        Err(error @ EngineError::Panicked) => {
+            stderr.write(format!("error: the engine failed: {error}\n"));
+            Ok(ExitCode::from(PANICKED))
+        }
         Err(error) => Err(anyhow::Error::new(error).context("the engine failed")),
     }
 }
@@ -32,7 +51,9 @@ pub(crate) fn run(args: &EngineArgs, stderr: &Stderr) -> anyhow::Result<ExitCode
 /// holds every client's connection. Raising one's own score needs no privilege; where it fails nothing is lost.
 fn prefer_for_oom_kill() {
     #[cfg(target_os = "linux")]
-    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "800") {
+    if let Err(error) =
+        std::fs::write("/proc/self/oom_score_adj", unfazed_host::oom::ENGINE_SCORE.to_string())
+    {
         tracing::debug!(%error, "cannot raise oom_score_adj");
     }
 }

@@ -11,14 +11,14 @@ use clap::Args;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use unfazed_server::{Event, EventSink, ServeOptions};
+use unfazed_server::{Control, Event, EventSink, ServeOptions, Served};
 
 use super::serve::api_keys;
 use crate::chat::client;
 use crate::chat::endpoint::Endpoint;
 use crate::chat::session::{AnswerFlags, Session};
 use crate::chat::terminal::{self, INTERRUPTED};
-use crate::flags::{LogFlags, ModelFlags};
+use crate::flags::{LogFlags, ModelFlags, SandboxFlags};
 use crate::report;
 use crate::stderr::Stderr;
 use crate::{launch, logging};
@@ -52,6 +52,9 @@ pub(crate) struct RunArgs {
     model: ModelFlags,
 
     #[command(flatten)]
+    sandbox: SandboxFlags,
+
+    #[command(flatten)]
     server: ServerFlags,
 
     #[command(flatten)]
@@ -62,7 +65,7 @@ pub(crate) struct RunArgs {
 #[command(next_help_heading = "Running server")]
 struct ServerFlags {
     /// Talk to the server at this address instead of loading a model
-    #[arg(long, value_name = "URL", conflicts_with_all = ["model", "context", "parallel", "prefill_chunk", "kv_type", "cache_type_k", "cache_type_v", "memory", "expert_cache", "stream_experts", "strict", "isa", "threads", "threads_batch", "cpu_mask", "cpu_range", "pin"])]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["model", "context", "parallel", "prefill_chunk", "kv_type", "cache_type_k", "cache_type_v", "memory", "expert_cache", "stream_experts", "expert_policy", "expert_trace", "strict", "isa", "threads", "threads_batch", "cpu_mask", "cpu_range", "pin", "sandbox"])]
     url: Option<String>,
 
     /// Key for that server [default: UNFAZED_API_KEY]
@@ -124,7 +127,7 @@ fn question(prompt: &str) -> anyhow::Result<Option<String>> {
 
 /// A server in this process, on a port of its own, that only this chat has the key for.
 struct OwnServer {
-    task: JoinHandle<anyhow::Result<()>>,
+    task: JoinHandle<anyhow::Result<Served>>,
     stop: oneshot::Sender<()>,
 }
 
@@ -136,7 +139,7 @@ impl OwnServer {
         stderr: &Stderr,
     ) -> anyhow::Result<Option<(Endpoint, OwnServer)>> {
         let key = random_key()?;
-        let prepared = launch::prepare(&args.model, &args.log, logging::CHAT)?;
+        let prepared = launch::prepare(&args.model, &args.sandbox, &args.log, logging::CHAT, None)?;
         let options = ServeOptions {
             port: 0,
             api_keys: vec![key.clone()],
@@ -152,11 +155,11 @@ impl OwnServer {
             let _ = stopped.await;
         };
         runtime.block_on(async {
-            let mut task = tokio::spawn(prepared.serve(options, events, shutdown));
+            let mut task = tokio::spawn(prepared.serve(options, events, Control::end_only(shutdown)));
             tokio::select! {
                 result = &mut task => match result {
                     Ok(Err(error)) => Err(error),
-                    Ok(Ok(())) => bail!("the server ended before it was ready"),
+                    Ok(Ok(_)) => bail!("the server ended before it was ready"),
                     Err(error) => Err(error).context("the server failed"),
                 },
                 Ok(port) = port => Ok(Some((Endpoint::local(port, key), OwnServer { task, stop }))),

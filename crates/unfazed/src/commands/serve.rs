@@ -1,6 +1,8 @@
 //! `unfazed serve`: the server in the foreground.
 
 use std::future::Future;
+#[cfg(feature = "fault-plan")]
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,12 +10,18 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
-use unfazed_server::{CorsOrigins, ServeOptions};
+use tokio::sync::mpsc;
+use unfazed_plan::Bytes;
+use unfazed_server::{
+    Control, CorsOrigins, Exit, JournalOptions, ServeOptions, Served, SuccessorProgram, TakenOver,
+};
+use unfazed_wire::MOST_REPEAT_STOP_TOKENS;
 
-use crate::flags::{LogFlags, ModelFlags};
+use crate::flags::{GpuLockFlags, LogFlags, ModelFlags, SandboxFlags};
 use crate::report::{self, EventsWhen};
+use crate::service::Service;
 use crate::stderr::Stderr;
-use crate::{launch, logging};
+use crate::{failure, launch, logging};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,6 +29,7 @@ Examples:
   unfazed serve -m model.gguf -c 8k --parallel 4    a model of your own
   unfazed serve -m ~/models/Qwen3-30B-A3B           a Hugging Face directory
   unfazed serve --host 0.0.0.0 --api-key-file key   for the network, with a key
+  unfazed serve --journal ~/.local/state/unfazed    streams outlive a killed server and a power cut
   unfazed serve --port 0 | head -n 3                any free port; events say which
 
 A key may also come from the environment: UNFAZED_API_KEY.";
@@ -31,15 +40,29 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     model: ModelFlags,
 
+    #[command(flatten)]
+    sandbox: SandboxFlags,
+
+    #[command(flatten)]
+    gpu_lock: GpuLockFlags,
+
     /// The model's name towards clients [default: the model's own]
     #[arg(long, value_name = "NAME", help_heading = "Model")]
     alias: Option<String>,
+
+    /// End an answer (finish_reason "repetition") when its last N tokens are one pattern, three times or more; 0: never. Requests
+    /// may say otherwise (repeat_stop_tokens)
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = repeat_stop_tokens, help_heading = "Model")]
+    repeat_stop_tokens: usize,
 
     #[command(flatten)]
     network: NetworkFlags,
 
     #[command(flatten)]
     access: AccessFlags,
+
+    #[command(flatten)]
+    journal: JournalFlags,
 
     #[command(flatten)]
     watch: WatchFlags,
@@ -74,7 +97,7 @@ struct NetworkFlags {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Access")]
-struct AccessFlags {
+pub(super) struct AccessFlags {
     /// Key that clients must send (other users of this machine can see it; a file keeps it to yourself)
     #[arg(long, value_name = "KEY", conflicts_with = "api_key_file")]
     api_key: Option<String>,
@@ -92,6 +115,54 @@ struct AccessFlags {
     allowed_host: Vec<String>,
 }
 
+impl AccessFlags {
+    /// Who may call, as options.
+    pub(super) fn options(&self) -> anyhow::Result<ServeOptions> {
+        Ok(ServeOptions {
+            api_keys: api_keys(self.api_key.as_deref(), self.api_key_file.as_deref())?,
+            cors: cors(&self.cors),
+            allowed_hosts: self.allowed_host.clone(),
+            ..ServeOptions::default()
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Journal")]
+struct JournalFlags {
+    /// Keep streams that can be resumed in this folder, so that they outlive a killed server and a power cut. It holds prompts and
+    /// answers; only this user can read it
+    #[arg(long, value_name = "DIR")]
+    journal: Option<PathBuf>,
+
+    /// Most that the journal takes on disk, as 500M or 2G: what was written longest ago goes first
+    #[arg(long, value_name = "BYTES", default_value = "1G", requires = "journal", value_parser = journal_bytes)]
+    journal_size: u64,
+
+    /// A stream of which nothing was written for so long is dropped
+    #[arg(long, value_name = "HOURS", default_value_t = 24, requires = "journal", value_parser = clap::value_parser!(u64).range(1..=8760))]
+    journal_hours: u64,
+}
+
+impl JournalFlags {
+    fn options(&self) -> Option<JournalOptions> {
+        let age = Duration::from_secs(self.journal_hours * 3600);
+        let options = |dir: &PathBuf| JournalOptions { dir: dir.clone(), bytes: self.journal_size, age };
+        self.journal.as_ref().map(options)
+    }
+}
+
+/// Less is no journal: one stream may take a few of these.
+const LEAST_JOURNAL_BYTES: u64 = 16 << 20;
+
+fn journal_bytes(text: &str) -> Result<u64, String> {
+    let bytes = text.parse::<Bytes>().map_err(|error| error.to_string())?.0;
+    if bytes < LEAST_JOURNAL_BYTES {
+        return Err(format!("a journal takes at least {} MiB", LEAST_JOURNAL_BYTES >> 20));
+    }
+    Ok(bytes)
+}
+
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Watching the engine")]
 struct WatchFlags {
@@ -102,50 +173,131 @@ struct WatchFlags {
     /// Replace an engine that waits for storage for so long
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     storage_patience: u64,
+
+    /// After a fault something may be given up (a part of the caches, the device): how long it must be quiet before that is
+    /// taken up again
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    recover_after: u64,
+
+    /// For tests: act out the faults of a plan, JSON as in docs/reliability.md
+    #[cfg(feature = "fault-plan")]
+    #[arg(long, value_name = "FILE")]
+    fault_plan: Option<PathBuf>,
+}
+
+/// No plan is longer.
+#[cfg(feature = "fault-plan")]
+const MOST_PLAN_BYTES: u64 = 1 << 20;
+
+/// Engines that act out a plan have a device that can fail, beside the processor.
+#[cfg(feature = "fault-plan")]
+fn with_faults(options: ServeOptions, plan: Option<&Path>) -> anyhow::Result<ServeOptions> {
+    let Some(path) = plan else { return Ok(options) };
+    let name = || format!("--fault-plan {}", path.display());
+    let mut text = String::new();
+    let file = std::fs::File::open(path).with_context(name)?;
+    file.take(MOST_PLAN_BYTES).read_to_string(&mut text).with_context(name)?;
+    unfazed_sim::FaultPlan::parse(&text).with_context(name)?;
+    let placements = ["device", "cpu"].map(str::to_owned).to_vec();
+    Ok(ServeOptions { fault_plan: Some(text), placements, ..options })
 }
 
 pub(crate) fn run(args: &ServeArgs, stderr: &Stderr) -> anyhow::Result<ExitCode> {
     logging::start(&args.log, logging::SERVER, stderr)?;
-    let keys = api_keys(args.access.api_key.as_deref(), args.access.api_key_file.as_deref())?;
-    let prepared = launch::prepare(&args.model, &args.log, logging::SERVER)?;
+    let access = args.access.options()?;
+    let service = Service::find().context("cannot start a thread for the service manager")?;
+    let successor = SuccessorProgram::current().context("cannot find this program's own file")?;
+    let taken_over = TakenOver::find().context("cannot take over from the running server")?;
+    let prepared =
+        launch::prepare(&args.model, &args.sandbox, &args.log, logging::SERVER, taken_over.as_ref())?;
     let options = ServeOptions {
         host: args.network.host.clone(),
         port: args.network.port,
-        api_keys: keys,
-        cors: cors(&args.access.cors),
-        allowed_hosts: args.access.allowed_host.clone(),
         model_id: args.alias.clone().unwrap_or_else(|| prepared.model_name().to_owned()),
         drain: Duration::from_secs(args.network.drain_seconds),
         max_queue: args.network.max_queue,
         stall: Duration::from_millis(args.watch.stall_ms),
         storage_patience: Duration::from_secs(args.watch.storage_patience),
+        repeat_stop_tokens: args.repeat_stop_tokens,
+        journal: args.journal.options(),
         isa: args.model.isa()?,
-        ..ServeOptions::default()
+        recover_after: Duration::from_secs(args.watch.recover_after),
+        alive: service.as_ref().map(Service::alive),
+        ..access
     };
+    #[cfg(feature = "fault-plan")]
+    let options = with_faults(options, args.watch.fault_plan.as_deref())?;
     let events = if args.events.enabled() {
         Some(report::events().context("cannot start a thread for events")?)
     } else {
         None
     };
-    let sink = report::sink(events.clone(), stderr.clone(), options.api_keys.is_empty());
+    let sink = report::sink(events.clone(), service.clone(), stderr.clone(), options.api_keys.is_empty());
+    // Held until the server has ended; the engine has it too, and keeps it if it does not end. Signals end the waiting. Whoever
+    // takes over from another front was born with it, and that one stays to hold it.
+    let mut waited = false;
+    let _gpu_lock = match &taken_over {
+        Some(_) => None,
+        None => args.gpu_lock.take("unfazed serve", |held| {
+            waited = true;
+            sink(report::gpu_lock_wait(held));
+        })?,
+    };
+    // Whoever had the GPU had memory too, which counts now.
+    let prepared = if waited {
+        drop(prepared);
+        launch::prepare(&args.model, &args.sandbox, &args.log, logging::SERVER, None)?
+    } else {
+        prepared
+    };
     let runtime = tokio::runtime::Runtime::new().context("cannot start the server's threads")?;
     let served = runtime.block_on(async {
-        let shutdown = until_signal()?;
-        prepared.serve(options, sink, shutdown).await
+        let (shutdown, restarts) = (until_signal()?, restarts()?);
+        let control = Control { shutdown, restarts, successor: Some(successor), taken_over };
+        prepared.serve(options, sink, control).await
     });
     // Work that does not come to an end (a template's) must not keep the program.
     runtime.shutdown_background();
     if let Some(events) = events {
         events.flush();
     }
-    served.map(|()| ExitCode::SUCCESS)
+    if let Some(service) = service {
+        if let Err(error) = &served {
+            service.failed(&failure::line(error));
+        }
+        service.flush();
+    }
+    Ok(match served? {
+        Served::Ended => ExitCode::SUCCESS,
+        Served::Succeeded(exit) => of_the_last(exit),
+    })
+}
+
+/// Whoever started the first front hears how the last one ended.
+fn of_the_last(exit: Exit) -> ExitCode {
+    let code = exit.code.or_else(|| exit.signal.map(|signal| 128 + signal));
+    code.map_or(ExitCode::FAILURE, |code| ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+const WATCHING: &str = "cannot watch for signals";
+
+/// A message for each SIGUSR2.
+fn restarts() -> anyhow::Result<mpsc::Receiver<()>> {
+    let mut wished = signal(SignalKind::user_defined2()).context(WATCHING)?;
+    let (told, restarts) = mpsc::channel(1);
+    tokio::spawn(async move {
+        while wished.recv().await.is_some() {
+            // One that is waiting already stands for this one too.
+            let _ = told.try_send(());
+        }
+    });
+    Ok(restarts)
 }
 
 /// Ends with the first Ctrl-C or SIGTERM; the second ends the process at once.
-fn until_signal() -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
-    const WHY: &str = "cannot watch for signals";
-    let mut interrupt = signal(SignalKind::interrupt()).context(WHY)?;
-    let mut terminate = signal(SignalKind::terminate()).context(WHY)?;
+pub(super) fn until_signal() -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
+    let mut interrupt = signal(SignalKind::interrupt()).context(WATCHING)?;
+    let mut terminate = signal(SignalKind::terminate()).context(WATCHING)?;
     let (told, wait) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {
         let mut told = Some(told);
@@ -192,6 +344,13 @@ pub(super) fn api_keys(key: Option<&str>, file: Option<&Path>) -> anyhow::Result
         bail!("{source} is empty: give a key, or leave it out to let everybody in");
     }
     Ok(vec![key])
+}
+
+fn repeat_stop_tokens(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(tokens @ (0 | 3..=MOST_REPEAT_STOP_TOKENS)) => Ok(tokens),
+        _ => Err(format!("give 0 or a number of tokens from 3 to {MOST_REPEAT_STOP_TOKENS}")),
+    }
 }
 
 fn cors(origins: &[String]) -> Option<CorsOrigins> {

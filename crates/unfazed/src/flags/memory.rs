@@ -1,9 +1,12 @@
 //! What the plan may do with memory: how much there is, how many experts are kept, how keys and values are kept.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use unfazed_formats::{KvType, KvTypes};
 use unfazed_plan::{Bytes, ExpertCache, Settings, StreamExperts};
+use unfazed_store::experts::PolicyKind;
 
 use super::words;
 
@@ -62,6 +65,24 @@ impl MemoryFlags {
     }
 }
 
+/// Experts that are read when they are needed.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Memory")]
+pub(crate) struct ExpertFlags {
+    /// Which expert leaves memory when another one comes, where experts are read when they are needed
+    #[arg(long, value_name = "POLICY", default_value_t = PolicyKind::default(), value_parser = policies())]
+    pub(crate) expert_policy: PolicyKind,
+
+    /// Write which experts each step uses to a file, which `unfazed cache-replay` tries policies and sizes on
+    #[arg(long, value_name = "FILE")]
+    pub(crate) expert_trace: Option<PathBuf>,
+}
+
+fn policies() -> impl TypedValueParser<Value = PolicyKind> {
+    PossibleValuesParser::new(PolicyKind::ALL.map(PolicyKind::name))
+        .try_map(|name| name.parse::<PolicyKind>())
+}
+
 /// Flags of the KV cache.
 #[derive(Debug, Args)]
 pub(crate) struct CacheFlags {
@@ -106,6 +127,7 @@ fn parse_kv_types(text: &str) -> Result<KvTypes, String> {
 fn parse_memory(text: &str) -> Result<Choice<Bytes>, String> {
     Choice::parse(text, |text| match text.parse() {
         // A gigabyte count without its unit is a mistake that would end in a refusal for want of memory.
+        Ok(Bytes(0)) => Err("no model fits into nothing: give a size such as 24GiB, or auto".to_owned()),
         Ok(Bytes(bytes)) if bytes < 1 << 20 => {
             Err(format!("{bytes} bytes hold no model: give a unit, as in {text}GiB"))
         }
@@ -138,6 +160,7 @@ mod tests {
         assert_eq!(parse_memory("24GiB"), Ok(Choice(Some(Bytes(24 << 30)))));
         assert_eq!(parse_memory("auto"), Ok(Choice(None)));
         assert!(parse_memory("24").is_err_and(|error| error.contains("24GiB")));
+        assert!(parse_memory("0").is_err_and(|error| error.contains("24GiB")));
         assert!(parse_memory("lots").is_err_and(|error| error.contains("24G")));
     }
 

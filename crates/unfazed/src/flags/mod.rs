@@ -3,11 +3,15 @@
 //! | file | what |
 //! |---|---|
 //! | `mod.rs` | the model, logs |
+//! | `gpu_lock.rs` | the machine-wide lock of a GPU |
 //! | `memory.rs` | memory, experts in it, types of keys and values |
+//! | `sandbox.rs` | rights that the engine gives up |
 //! | `threads.rs` | compute threads and their processors |
 //! | `words.rs` | the words of other servers for these flags |
 
+mod gpu_lock;
 mod memory;
+mod sandbox;
 mod threads;
 mod words;
 
@@ -22,7 +26,9 @@ use unfazed_plan::{Settings, Tokens};
 
 use self::memory::{Choice, chosen};
 
-pub(crate) use memory::{CacheFlags, MemoryFlags};
+pub(crate) use gpu_lock::GpuLockFlags;
+pub(crate) use memory::{CacheFlags, ExpertFlags, MemoryFlags};
+pub(crate) use sandbox::SandboxFlags;
 pub(crate) use threads::{Placement, ProcessorFlags, ThreadFlags};
 pub(crate) use words::rewrite;
 
@@ -56,6 +62,9 @@ pub(crate) struct ModelFlags {
 
     #[command(flatten)]
     memory: MemoryFlags,
+
+    #[command(flatten)]
+    pub(crate) experts: ExpertFlags,
 
     #[command(flatten)]
     pub(crate) threads: ThreadFlags,

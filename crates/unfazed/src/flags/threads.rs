@@ -88,6 +88,11 @@ impl ProcessorFlags {
 }
 
 impl Placement {
+    /// Wherever this process may run.
+    pub(crate) fn anywhere() -> Placement {
+        Placement { cores: unfazed_host::cores(), processors: Vec::new(), pin: false }
+    }
+
     /// So many threads in these places.
     pub(crate) fn threads(&self, decode: usize, batch: usize) -> Threads {
         Threads { decode, batch, processors: self.processors.clone(), pin: self.pin }

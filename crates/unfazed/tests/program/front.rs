@@ -50,15 +50,26 @@ fn nothing_is_left_of_a_front_that_is_killed_while_its_engine_starts_and_loads()
 
 #[test]
 fn a_front_that_was_stopped_for_longer_than_an_engine_may_hang_goes_on_with_its_engine() {
+    stop_for_long(|_| Vec::new());
+}
+
+#[test]
+fn a_machine_that_slept_for_longer_than_an_engine_may_hang_goes_on_where_it_was() {
+    stop_for_long(|engine| vec![engine]);
+}
+
+/// Stops the front, and some others, in mid stream for longer than any limit.
+fn stop_for_long(others: impl Fn(u32) -> Vec<u32>) {
     let server = Server::start(&["--stall-ms", "1500"]);
     let engine = server.engine();
     let undisturbed = Stream::open(&server, "/v1/chat/completions", &story(1200)).finish();
     assert_eq!(undisturbed.error, Value::Null);
     let mut stream = Stream::open(&server, "/v1/chat/completions", &story(1200));
     while stream.next() == Some(0) {}
-    signal_to(server.child.id(), Signal::STOP);
+    let stopped: Vec<u32> = [server.child.id()].into_iter().chain(others(engine)).collect();
+    stopped.iter().for_each(|pid| signal_to(*pid, Signal::STOP));
     thread::sleep(Duration::from_secs(5));
-    signal_to(server.child.id(), Signal::CONT);
+    stopped.iter().for_each(|pid| signal_to(*pid, Signal::CONT));
     stream.finish().assert_equals(&undisturbed, "a stream over a stopped front");
     assert!(!server.ask("Tell me about rain.", 12).is_empty());
     assert_eq!(server.engine(), engine);

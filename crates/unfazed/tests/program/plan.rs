@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use serde_json::Value;
 use unfazed_formats::ModelConfig;
@@ -29,7 +29,8 @@ impl Model {
         let path = folder.path().join("model.gguf");
         let mix = Mix::from_name(mix).unwrap();
         let tokenizer = vocabulary::tiny_metadata();
-        let model = SyntheticModel { name: "a large model".to_owned(), config, mix, tokenizer, seed: 1 };
+        let name = "a large model".to_owned();
+        let model = SyntheticModel { name, config, mix, tokenizer, seed: 1, router_skew: None };
         model.write_headers(&path).unwrap();
         Model { _folder: folder, path }
     }
@@ -224,57 +225,6 @@ fn words_of_other_servers_mean_the_same_and_a_mistyped_one_names_the_nearest() {
 }
 
 #[test]
-fn serving_what_must_be_streamed_is_refused_before_anything_is_loaded() {
-    let model = Model::qwen3_30b();
-    for args in [&["--memory", "8GiB"][..], &["--expert-cache", "1000", "--memory", "8GiB"]] {
-        let line = one_line_error(&output(&[&["serve", "-m", model.path()], args].concat()));
-        assert!(line.contains("all experts in memory"), "{line}");
-    }
-}
-
-/// A control group with a memory limit below the one that this process is in, removed when dropped.
-#[cfg(target_os = "linux")]
-struct Group(PathBuf);
-
-#[cfg(target_os = "linux")]
-impl Group {
-    /// `None` where none can be made: without the rights, or inside most containers.
-    fn limited(bytes: u64) -> Option<Group> {
-        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
-        own.lines().find_map(|line| {
-            let [_, controllers, path] = line.splitn(3, ':').collect::<Vec<_>>()[..] else { return None };
-            let (mount, limit) = match controllers {
-                "" => ("/sys/fs/cgroup", "memory.max"),
-                list if list.split(',').any(|name| name == "memory") => {
-                    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
-                }
-                _ => return None,
-            };
-            let parent = Path::new(mount).join(path.trim_start_matches('/'));
-            let group = Group(parent.join(format!("unfazed-test-{}-{bytes}", std::process::id())));
-            std::fs::create_dir(&group.0).ok()?;
-            std::fs::write(group.0.join(limit), bytes.to_string()).ok()?;
-            Some(group)
-        })
-    }
-
-    /// Runs the program inside.
-    fn run(&self, args: &[&str]) -> Output {
-        let mut shell = Command::new("/bin/sh");
-        shell.args(["-c", "echo $$ > \"$0\" && exec \"$@\"", self.0.join("cgroup.procs").to_str().unwrap()]);
-        shell.arg(env!("CARGO_BIN_EXE_unfazed")).args(args).stdin(Stdio::null());
-        shell.output().unwrap()
-    }
-}
-
-#[cfg(target_os = "linux")]
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
-
-#[test]
 #[cfg(target_os = "linux")]
 fn a_control_groups_limit_binds_the_plan() {
     let model = Model::qwen3_30b();
@@ -283,11 +233,9 @@ fn a_control_groups_limit_binds_the_plan() {
             eprintln!("skipped: less than {limit} bytes are free");
             continue;
         }
-        let Some(group) = Group::limited(limit) else {
-            eprintln!("skipped: no control group can be made here");
-            return;
-        };
-        let output = group.run(&["plan", "--json", "-m", model.path()]);
+        let Some(group) = crate::group::Group::limited(limit) else { return };
+        let mut plan = group.command(env!("CARGO_BIN_EXE_unfazed"));
+        let output = plan.args(["plan", "--json", "-m", model.path()]).stdin(Stdio::null()).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
         let pool = &plan["pools"][0];

@@ -9,8 +9,19 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::until;
 
-/// Child processes, those that ended and were not waited for among them.
+/// Child processes that are engines, those that ended and were not waited for among them. A server has others, which render
+/// chat templates.
 pub(crate) fn children(parent: u32) -> Vec<u32> {
+    // The part of the program that a process is; empty for one that has ended.
+    let part = |pid: &u32| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split('\0').nth(1).unwrap_or_default().to_owned()
+    };
+    all_children(parent).into_iter().filter(|pid| matches!(part(pid).as_str(), "engine" | "")).collect()
+}
+
+/// All child processes.
+pub(crate) fn all_children(parent: u32) -> Vec<u32> {
     let tasks = entries(&format!("/proc/{parent}/task"));
     let children: String =
         tasks.iter().filter_map(|task| std::fs::read_to_string(task.join("children")).ok()).collect();

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -37,10 +38,15 @@ pub(crate) struct Stream {
 impl Stream {
     /// Asks for a stream, with log probabilities and usage, and returns once its head has come.
     pub(crate) fn open(server: &Server, path: &str, body: &Value) -> Stream {
+        Stream::open_with_key(server, path, "", body)
+    }
+
+    /// The same with a key.
+    pub(crate) fn open_with_key(server: &Server, path: &str, key: &str, body: &Value) -> Stream {
         let mut body = body.clone();
         body["stream"] = json!(true);
         body["stream_options"] = json!({"include_usage": true});
-        let mut reader = BufReader::new(server.open("POST", path, "", &body));
+        let mut reader = BufReader::new(server.open("POST", path, key, &body));
         let mut line = String::new();
         reader.read_line(&mut line).unwrap();
         assert!(line.starts_with("HTTP/1.0 200 "), "{line}");
@@ -66,6 +72,16 @@ impl Stream {
             }
             return Some(self.answer.add(&serde_json::from_str(data).unwrap()));
         }
+    }
+
+    /// Reads to the end; the longest time between two events.
+    pub(crate) fn finish_timed(mut self) -> (Answer, Duration) {
+        let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+        while self.next().is_some() {
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        }
+        (self.answer, longest)
     }
 
     /// Reads to the end.

@@ -4,9 +4,12 @@
 
 #![allow(dead_code, reason = "several test programs share this, and each uses a part of it")]
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -84,7 +87,7 @@ pub(crate) struct Server {
     pub(crate) child: Child,
     pub(crate) port: u16,
     pub(crate) ready: Value,
-    events: Receiver<String>,
+    events: Mutex<Receiver<String>>,
 }
 
 impl Server {
@@ -97,6 +100,21 @@ impl Server {
     pub(crate) fn start_in(variables: &[(&str, &str)], args: &[&str]) -> Server {
         let mut command = program(&["serve", "--port", "0"]);
         let mut server = Server::spawn(command.args(args).envs(variables.iter().copied()));
+        server.ready = server.event("ready");
+        server
+    }
+
+    /// The same with what it logs in a file.
+    pub(crate) fn start_with_log(variables: &[(&str, &str)], args: &[&str], log: &Path) -> Server {
+        let mut command = program(&["serve", "--port", "0"]);
+        Server::start_command(command.args(args).envs(variables.iter().copied()), log)
+    }
+
+    /// Starts a command that serves and waits until it is ready.
+    pub(crate) fn start_command(command: &mut Command, log: &Path) -> Server {
+        command.env_remove("UNFAZED_API_KEY").stdin(Stdio::null()).stdout(Stdio::piped());
+        let log = File::options().create(true).append(true).open(log).unwrap();
+        let mut server = Server::spawn_with(command, log.into());
         server.ready = server.event("ready");
         server
     }
@@ -125,7 +143,7 @@ impl Server {
         rustix::pipe::fcntl_setpipe_size(&stdout, 1).unwrap();
         rustix::pipe::fcntl_setpipe_size(&stderr, 1).unwrap();
         let (_, nothing) = channel();
-        let mut server = Server { child, port: 0, ready: Value::Null, events: nothing };
+        let mut server = Server { child, port: 0, ready: Value::Null, events: Mutex::new(nothing) };
         let mut stdout = BufReader::new(stdout);
         while server.ready.is_null() {
             let mut line = String::new();
@@ -139,9 +157,14 @@ impl Server {
         (server, stdout, stderr)
     }
 
-    fn spawn(command: &mut Command) -> Server {
-        let mut child = command.stderr(Stdio::inherit()).spawn().unwrap();
-        let events = lines(child.stdout.take().unwrap());
+    /// Starts a command and waits until it listens.
+    pub(crate) fn spawn(command: &mut Command) -> Server {
+        Server::spawn_with(command, Stdio::inherit())
+    }
+
+    fn spawn_with(command: &mut Command, log: Stdio) -> Server {
+        let mut child = command.stderr(log).spawn().unwrap();
+        let events = Mutex::new(lines(child.stdout.take().unwrap()));
         let mut server = Server { child, port: 0, ready: Value::Null, events };
         server.port = u16::try_from(server.event("listening")["port"].as_u64().unwrap()).unwrap();
         server
@@ -159,14 +182,14 @@ impl Server {
 
     /// The next event; everything on standard output must be an event.
     pub(crate) fn next_event(&self) -> Option<Value> {
-        let line = self.events.recv_timeout(PATIENCE).ok()?;
+        let line = self.events.lock().unwrap().recv_timeout(PATIENCE).ok()?;
         assert!(line.starts_with("{\"event\":\""), "{line}");
         Some(serde_json::from_str(&line).unwrap())
     }
 
     /// Events that have come and were not asked for yet.
     pub(crate) fn past_events(&self) -> Vec<Value> {
-        self.events.try_iter().map(|line| serde_json::from_str(&line).unwrap()).collect()
+        self.events.lock().unwrap().try_iter().map(|line| serde_json::from_str(&line).unwrap()).collect()
     }
 
     /// The sum of a metric's values.
@@ -257,7 +280,7 @@ impl Server {
 }
 
 /// Of a whole answer; its body is not chunked.
-fn status_and_body(answer: &[u8]) -> (u16, String) {
+pub(crate) fn status_and_body(answer: &[u8]) -> (u16, String) {
     let answer = text(answer);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer but {answer:?}"));
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())

@@ -48,15 +48,20 @@ pub(super) fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
 /// The 6-bit scales and minima of the 8 sub-blocks of Q4_K and Q5_K, packed into 12 bytes: the first four of each
 /// are the low bits of bytes 0 to 3 and 4 to 7; the last four have their low nibbles in bytes 8 to 11 and their
 /// high bits on top of the first four.
+#[inline]
 pub fn k_scales(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
-    let (mut scales, mut minima) = ([0; 8], [0; 8]);
-    for i in 0..4 {
-        scales[i] = packed[i] & 0x3F;
-        minima[i] = packed[i + 4] & 0x3F;
-        scales[i + 4] = (packed[i + 8] & 0x0F) | (packed[i] >> 6) << 4;
-        minima[i + 4] = (packed[i + 8] >> 4) | (packed[i + 4] >> 6) << 4;
-    }
-    (scales, minima)
+    // Four bytes at a time.
+    const SIX: u32 = 0x3F3F_3F3F;
+    const FOUR: u32 = 0x0F0F_0F0F;
+    const TWO: u32 = 0x0303_0303;
+    let [a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3] = *packed;
+    let [scales, minima, low] =
+        [[a0, a1, a2, a3], [b0, b1, b2, b3], [c0, c1, c2, c3]].map(u32::from_le_bytes);
+    let join = |first: u32, last: u32| (u64::from(first & SIX) | u64::from(last) << 32).to_le_bytes();
+    (
+        join(scales, low & FOUR | (scales >> 6 & TWO) << 4),
+        join(minima, low >> 4 & FOUR | (minima >> 6 & TWO) << 4),
+    )
 }
 
 /// What Q4_K and Q5_K share: `(d scale) q - (dmin minimum)` in sub-blocks of 32; `quant` gives the q of a weight

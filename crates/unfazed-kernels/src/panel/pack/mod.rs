@@ -21,7 +21,7 @@ use unfazed_formats::block::affine::Bits;
 use crate::LANES;
 
 use super::layout::{Geometry, PanelLayout};
-use place::Place;
+use place::{KScales, Place};
 
 /// Packs the rows of one panel.
 ///
@@ -36,7 +36,9 @@ pub fn pack_panel(layout: &PanelLayout, rows: &[u8], panel: &mut [u8]) {
     let count = rows.len() / row_bytes;
     assert!(rows.len().is_multiple_of(row_bytes) && (1..=LANES).contains(&count), "one to 16 whole rows");
     assert_eq!(panel.len(), layout.panel_bytes(), "bytes of a panel");
-    panel.fill(0);
+    if !Geometry::of(layout.format()).fills(layout, count) {
+        panel.fill(0);
+    }
     let source = Source { rows, row_bytes, geometry: Geometry::of(layout.format()) };
     match layout.format() {
         BlockFormat::F32 => source.spread::<4>(panel),
@@ -50,10 +52,10 @@ pub fn pack_panel(layout: &PanelLayout, rows: &[u8], panel: &mut [u8]) {
         BlockFormat::Q8_0 => source.pack(panel, simple::q8_0),
         BlockFormat::MXFP4 => source.pack(panel, simple::mxfp4),
         BlockFormat::NVFP4 => source.pack(panel, simple::nvfp4),
-        BlockFormat::Q2_K => source.pack(panel, superblock::q2_k),
+        BlockFormat::Q2_K => source.pack_k(panel, superblock::q2_k),
         BlockFormat::Q3_K => source.pack(panel, superblock::q3_k),
-        BlockFormat::Q4_K => source.pack(panel, superblock::q4_k),
-        BlockFormat::Q5_K => source.pack(panel, superblock::q5_k),
+        BlockFormat::Q4_K => source.pack_k(panel, superblock::q4_k),
+        BlockFormat::Q5_K => source.pack_k(panel, superblock::q5_k),
         BlockFormat::Q6_K => source.pack(panel, superblock::q6_k),
         BlockFormat::TQ1_0 => source.pack(panel, superblock::tq1_0),
         BlockFormat::TQ2_0 => source.pack(panel, superblock::tq2_0),
@@ -95,6 +97,24 @@ impl Source<'_> {
                 pack(block, place);
             }
         });
+    }
+
+    /// Packs each row's blocks of `SIZE` bytes, of `SUBS` sub-blocks with scales and minimums, which `pack` returns.
+    #[inline(always)]
+    fn pack_k<const SIZE: usize, const SUBS: usize>(
+        &self,
+        panel: &mut [u8],
+        pack: impl Fn(&[u8; SIZE], &mut Place<'_>) -> ([u8; SUBS], [u8; SUBS]),
+    ) {
+        for b in 0..self.row_bytes / SIZE {
+            let mut all = KScales::new();
+            for (lane, row) in self.rows.chunks_exact(self.row_bytes).enumerate() {
+                let Some(block) = row[b * SIZE..].first_chunk() else { continue };
+                let (scales, minimums) = pack(block, &mut Place::new(panel, &self.geometry, b, lane));
+                all.put(lane, scales, minimums);
+            }
+            all.write(panel, &self.geometry, b);
+        }
     }
 
     /// Packs each row's blocks of `size` bytes: the same block of all rows, then the next one.

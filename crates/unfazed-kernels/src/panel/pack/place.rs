@@ -12,7 +12,7 @@ pub(super) const BIT: u32 = 0x0101_0101;
 pub(super) const PAIR: u32 = 0x0303_0303;
 pub(super) const NIBBLE: u32 = 0x0f0f_0f0f;
 
-/// Where a row's part of a block goes. The panel is zero before.
+/// Where a row's part of a block goes. What no row has its part in is zero before.
 pub(super) struct Place<'a> {
     panel: &'a mut [u8],
     lane: usize,
@@ -54,22 +54,6 @@ impl<'a> Place<'a> {
         self.panel[self.block + j * LANES + self.lane] = byte;
     }
 
-    /// Scales and minimums of the sub-blocks of K formats, of 4 or 6 bits.
-    #[inline(always)]
-    pub(super) fn k_scales<const SUBS: usize>(&mut self, scales: [u8; SUBS], minimums: [u8; SUBS]) {
-        let (low, high) = self.panel[self.block + 2 * SCALES..].split_at_mut(SUBS * LANES);
-        for j in 0..SUBS {
-            let scale = j * LANES + self.lane;
-            let minimum = j / 2 * 2 * LANES + 2 * self.lane + j % 2;
-            low[scale] |= scales[j] & 15;
-            low[minimum] |= minimums[j] << 4;
-            if SUBS == 8 {
-                high[scale % LINE] |= scales[j] >> 4 << (scale / LINE * 4);
-                high[minimum % LINE] |= minimums[j] >> 4 << (minimum / LINE * 4 + 2);
-            }
-        }
-    }
-
     /// Column `k` of a format of bytes that are not grouped.
     #[inline(always)]
     pub(super) fn column(&mut self, k: usize, byte: u8) {
@@ -102,6 +86,57 @@ impl<'a> Place<'a> {
     }
 }
 
+/// Scales and minimums of the sub-blocks of K formats, of 4 or 6 bits, of all rows of a block: two sub-blocks stand
+/// together, as they do in a panel.
+pub(super) struct KScales<const SUBS: usize> {
+    /// Those of one sub-block, then those of the next.
+    scales: [[u8; 2 * LANES]; MOST_PAIRS],
+    /// Those of a row, then those of the next.
+    minimums: [[u8; 2 * LANES]; MOST_PAIRS],
+}
+
+/// Of sub-blocks in a block.
+const MOST_PAIRS: usize = 8;
+
+impl<const SUBS: usize> KScales<SUBS> {
+    pub(super) fn new() -> KScales<SUBS> {
+        KScales { scales: [[0; 2 * LANES]; MOST_PAIRS], minimums: [[0; 2 * LANES]; MOST_PAIRS] }
+    }
+
+    /// Takes those of a row.
+    #[inline(always)]
+    pub(super) fn put(&mut self, lane: usize, scales: [u8; SUBS], minimums: [u8; SUBS]) {
+        let lane = lane % LANES;
+        for j in 0..SUBS {
+            self.scales[j / 2][j % 2 * LANES + lane] = scales[j];
+            self.minimums[j / 2][2 * lane + j % 2] = minimums[j];
+        }
+    }
+
+    /// Writes them to a block's header.
+    #[inline(always)]
+    pub(super) fn write(&self, panel: &mut [u8], geometry: &Geometry, block: usize) {
+        let header = &mut panel[geometry.block_at(block) + 2 * SCALES..];
+        let (low, high) = header.split_at_mut(SUBS * LANES);
+        let pairs = self.scales.iter().zip(&self.minimums);
+        for (low, (scales, minimums)) in low.as_chunks_mut::<{ 2 * LANES }>().0.iter_mut().zip(pairs) {
+            for (i, low) in low.iter_mut().enumerate() {
+                *low = scales[i] & 15 | minimums[i] << 4;
+            }
+        }
+        if SUBS != 8 {
+            return;
+        }
+        for (k, high) in high.as_chunks_mut::<{ 2 * LANES }>().0.iter_mut().take(2).enumerate() {
+            for (i, high) in high.iter_mut().enumerate() {
+                let [first, last] =
+                    [k, k + 2].map(|k| self.scales[k][i] >> 4 | self.minimums[k][i] >> 4 << 2);
+                *high = first | last << 4;
+            }
+        }
+    }
+}
+
 /// Vector `v` of the plane of the codes' bits `shift, shift + 1`.
 #[inline(always)]
 fn pairs(codes: &Codes, v: usize, shift: u32) -> u32 {
@@ -112,6 +147,19 @@ fn pairs(codes: &Codes, v: usize, shift: u32) -> u32 {
 #[inline(always)]
 fn bits(codes: &Codes, shift: u32) -> u32 {
     (0..8).fold(0, |bits, g| bits | (codes[g] >> shift & BIT) << g)
+}
+
+/// 16 bytes as four dwords.
+#[inline(always)]
+pub(super) fn dwords([first, last]: [u64; 2]) -> [u32; 4] {
+    [first as u32, (first >> 32) as u32, last as u32, (last >> 32) as u32]
+}
+
+/// 32 bytes as four quadwords.
+#[inline(always)]
+pub(super) fn quadwords(bytes: &[u8; 32]) -> [u64; 4] {
+    let (words, _) = bytes.as_chunks::<8>();
+    std::array::from_fn(|i| u64::from_le_bytes(words[i]))
 }
 
 /// The low 4 bits of `bits` as the lowest bits of four bytes.

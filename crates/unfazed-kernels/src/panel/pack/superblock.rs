@@ -2,7 +2,7 @@
 
 use unfazed_formats::block::{k_scales, q3_k_scales};
 
-use super::place::{BIT, Codes, NIBBLE, PAIR, Place, dword};
+use super::place::{BIT, Codes, NIBBLE, PAIR, Place, dword, dwords, quadwords};
 
 /// The bit pairs of group `g` in Q2_K, Q3_K and TQ2_0.
 #[inline(always)]
@@ -10,10 +10,15 @@ fn bit_pairs(quants: &[u8], g: usize) -> Codes {
     std::array::from_fn(|i| dword(quants, g / 4 * 8 + i) >> (2 * (g % 4)) & PAIR)
 }
 
-/// The nibbles of group `g` in Q4_K and Q5_K.
+/// The planes of nibbles of two groups in Q4_K and Q5_K, which have the low and the high nibbles of 32 bytes.
 #[inline(always)]
-fn paired_nibbles(quants: &[u8], g: usize) -> Codes {
-    std::array::from_fn(|i| dword(quants, g / 2 * 8 + i) >> (4 * (g % 2)) & NIBBLE)
+fn paired_nibbles(bytes: &[u8; 32]) -> [[u32; 4]; 2] {
+    const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+    let [a, b, c, d] = quadwords(bytes);
+    // Columns from 16 on are in the high nibbles of a plane.
+    let low = |first: u64, last: u64| first & LOW | (last & LOW) << 4;
+    let high = |first: u64, last: u64| first >> 4 & LOW | last & !LOW;
+    [dwords([low(a, c), low(b, d)]), dwords([high(a, c), high(b, d)])]
 }
 
 /// `low`, and bit `g` of 32 bytes as their bit `at`.
@@ -23,15 +28,15 @@ fn with_bit(low: Codes, high: &[u8], g: usize, at: u32) -> Codes {
 }
 
 #[inline(always)]
-pub(super) fn q2_k(block: &[u8; 84], to: &mut Place<'_>) {
+pub(super) fn q2_k(block: &[u8; 84], to: &mut Place<'_>) -> ([u8; 16], [u8; 16]) {
     let (scales, rest) = block.split_at(16);
     let (quants, d) = rest.split_at(64);
     to.scale([d[0], d[1]]);
     to.minimum([d[2], d[3]]);
-    to.k_scales::<16>(std::array::from_fn(|j| scales[j] & 15), std::array::from_fn(|j| scales[j] >> 4));
     for g in 0..8 {
         to.codes::<2>(g, bit_pairs(quants, g));
     }
+    (std::array::from_fn(|j| scales[j] & 15), std::array::from_fn(|j| scales[j] >> 4))
 }
 
 #[inline(always)]
@@ -50,31 +55,41 @@ pub(super) fn q3_k(block: &[u8; 110], to: &mut Place<'_>) {
 
 /// What Q4_K and Q5_K begin with.
 #[inline(always)]
-fn k_head(head: &[u8; 16], to: &mut Place<'_>) {
+fn k_head(head: [u8; 16], to: &mut Place<'_>) -> ([u8; 8], [u8; 8]) {
     let [d0, d1, m0, m1, packed @ ..] = head;
-    to.scale([*d0, *d1]);
-    to.minimum([*m0, *m1]);
-    let (scales, minimums) = k_scales(packed);
-    to.k_scales(scales, minimums);
+    to.scale([d0, d1]);
+    to.minimum([m0, m1]);
+    k_scales(&packed)
 }
 
 #[inline(always)]
-pub(super) fn q4_k(block: &[u8; 144], to: &mut Place<'_>) {
-    let Some((head, quants)) = block.split_first_chunk() else { return };
-    k_head(head, to);
-    for g in 0..8 {
-        to.codes::<4>(g, paired_nibbles(quants, g));
+pub(super) fn q4_k(block: &[u8; 144], to: &mut Place<'_>) -> ([u8; 8], [u8; 8]) {
+    let (head, quants) = head(block);
+    for (pair, bytes) in quants.as_chunks().0.iter().enumerate() {
+        let [low, high] = paired_nibbles(bytes);
+        to.planes(2 * pair, low);
+        to.planes(2 * pair + 1, high);
     }
+    k_head(head, to)
 }
 
 #[inline(always)]
-pub(super) fn q5_k(block: &[u8; 176], to: &mut Place<'_>) {
-    let Some((head, rest)) = block.split_first_chunk() else { return };
+pub(super) fn q5_k(block: &[u8; 176], to: &mut Place<'_>) -> ([u8; 8], [u8; 8]) {
+    let (head, rest) = head(block);
     let (high, quants) = rest.split_at(32);
-    k_head(head, to);
-    for g in 0..8 {
-        to.codes::<5>(g, with_bit(paired_nibbles(quants, g), high, g, 4));
+    for (pair, bytes) in quants.as_chunks().0.iter().enumerate() {
+        for (g, [a, b, c, d]) in (2 * pair..).zip(paired_nibbles(bytes)) {
+            let fifth = (0..8).fold(0, |bits, i| bits | (dword(high, i) >> g & BIT) << i);
+            to.planes(g, [a, b, c, d, fifth]);
+        }
     }
+    k_head(head, to)
+}
+
+/// The first 16 bytes of a block, and the others.
+#[inline(always)]
+fn head(block: &[u8]) -> ([u8; 16], &[u8]) {
+    block.split_first_chunk().map_or(([0; 16], block), |(head, rest)| (*head, rest))
 }
 
 #[inline(always)]

@@ -9,7 +9,8 @@ use unfazed_wire::FinishReason;
 
 use super::super::error::ApiError;
 use super::super::router::{App, AppState};
-use super::answer::{self, Names, Prepared, Shape};
+use super::admission::Endpoint;
+use super::answer::{self, Prepared, Shape};
 use super::choice::Script;
 use super::fields::Fields;
 use super::prepare::{self, Wanted};
@@ -22,8 +23,7 @@ use crate::model::Model;
 
 /// Handles the request.
 pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
-    let names = Names { id: "chatcmpl-", whole: "chat.completion", chunk: "chat.completion.chunk" };
-    answer::answer(&app, request, prepare, names, |model, scored| ChatShape { model, scored }).await
+    answer::answer(&app, request, prepare, Endpoint::Chat).await
 }
 
 /// Makes sequences of a body.
@@ -38,8 +38,6 @@ fn prepare(app: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
         let script = Script {
             index,
             prompt_tokens: prompt.len(),
-            detokenizer: model.tokenizer.detokenizer(),
-            model: Arc::clone(model),
             stops: settings.stops.clone(),
             echo: None,
             scored_ends: Vec::new(),
@@ -132,9 +130,9 @@ fn template_kwargs(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> 
 }
 
 /// OpenAI's chat objects.
-struct ChatShape {
-    model: Arc<Model>,
-    scored: bool,
+pub(super) struct ChatShape {
+    pub(super) model: Arc<Model>,
+    pub(super) scored: bool,
 }
 
 impl ChatShape {

@@ -1,10 +1,10 @@
-//! One sequence from its submission to its end, as its client sees it.
+//! One sequence from its first token to its end, as its client sees it: a function of what the engine tells.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use futures::{Stream, StreamExt, stream};
+use serde::{Deserialize, Serialize};
 use unfazed_tokenizer::Detokenizer;
 use unfazed_wire::{FinishReason, Timings, TokenEvent, TokenLogprobs};
 
@@ -12,15 +12,13 @@ use super::super::error::ApiError;
 use super::super::metrics::Metrics;
 use crate::answer::{Piece, Scored, Visible};
 use crate::model::Model;
-use crate::supervisor::{Sequence, Update};
+use crate::supervisor::Update;
 
 /// What a choice is made of beside its sequence.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Script {
     pub(crate) index: usize,
     pub(crate) prompt_tokens: usize,
-    pub(crate) detokenizer: Detokenizer,
-    /// Knows the special tokens, whose text is not shown.
-    pub(crate) model: Arc<Model>,
     pub(crate) stops: Vec<String>,
     /// The prompt is shown in front of the answer.
     pub(crate) echo: Option<Echo>,
@@ -30,6 +28,7 @@ pub(crate) struct Script {
 }
 
 /// A prompt to be shown.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Echo {
     pub(crate) text: String,
     /// Its tokens with the characters before each; scored if log probabilities come.
@@ -45,16 +44,16 @@ pub(crate) enum News {
     End(FinishReason, Timings),
 }
 
-/// A choice that is being made. Dropping it leaves its sequence.
+/// A choice that is being made.
 pub(crate) struct Choice {
-    pub(crate) index: usize,
-    sequence: Option<Sequence>,
+    /// Knows the special tokens, whose text is not shown.
     model: Arc<Model>,
     visible: Visible,
     echo: Option<Echo>,
     prompt_scores: Vec<TokenLogprobs>,
     scored_ends: Vec<u32>,
     ready: VecDeque<News>,
+    ended: bool,
     clock: Clock,
     metrics: Arc<Metrics>,
 }
@@ -71,17 +70,22 @@ struct Clock {
 
 impl Choice {
     /// `arrived` is when the request did.
-    pub(crate) fn new(script: Script, sequence: Sequence, arrived: Instant, metrics: Arc<Metrics>) -> Choice {
+    pub(crate) fn new(
+        script: Script,
+        detokenizer: Detokenizer,
+        model: Arc<Model>,
+        arrived: Instant,
+        metrics: Arc<Metrics>,
+    ) -> Choice {
         let offset = script.echo.as_ref().map_or(0, |echo| echo.text.chars().count());
         Choice {
-            index: script.index,
-            sequence: Some(sequence),
-            model: script.model,
-            visible: Visible::new(script.detokenizer, script.stops, offset),
+            model,
+            visible: Visible::new(detokenizer, script.stops, offset),
             echo: script.echo,
             prompt_scores: Vec::new(),
             scored_ends: script.scored_ends,
             ready: VecDeque::new(),
+            ended: false,
             clock: Clock {
                 arrived,
                 first_token: None,
@@ -93,52 +97,41 @@ impl Choice {
         }
     }
 
-    /// Everything to the end. An error is the last item too.
-    pub(crate) fn news(self) -> impl Stream<Item = (usize, Result<News, ApiError>)> + Send {
-        let index = self.index;
-        stream::unfold(Some(self), move |choice| async move {
-            let mut choice = choice?;
-            match choice.next().await {
-                Ok(News::End(reason, timings)) => Some(((index, Ok(News::End(reason, timings))), None)),
-                Ok(news) => Some(((index, Ok(news)), Some(choice))),
-                Err(error) => Some(((index, Err(error)), None)),
-            }
-        })
+    /// It has ended: what its engine tells of it further is of no use.
+    pub(crate) fn ended(&self) -> bool {
+        self.ended
     }
 
-    async fn next(&mut self) -> Result<News, ApiError> {
-        loop {
-            if let Some(news) = self.ready.pop_front() {
-                return Ok(news);
+    /// Takes what its engine told. An error ends it.
+    pub(crate) fn take(&mut self, update: Update) -> Result<(), ApiError> {
+        match update {
+            _ if self.ended => {}
+            Update::PromptLogprobs(tokens) => self.prompt_scores.extend(tokens),
+            Update::Token(token) => {
+                self.show_echo()?;
+                self.take_token(token);
             }
-            let update = match &mut self.sequence {
-                Some(sequence) => sequence.next().await,
-                None => None,
-            };
-            match update {
-                Some(Update::PromptLogprobs(tokens)) => self.prompt_scores.extend(tokens),
-                Some(Update::Token(token)) => {
-                    self.show_echo()?;
-                    self.take(token);
-                }
-                Some(Update::Resumed) => self.clock.resumed = true,
-                Some(Update::Finished(reason, timings)) => {
-                    self.show_echo()?;
-                    self.metrics.queued(timings.queue_ms);
-                    let rest = self.visible.finish();
-                    let reason = if self.visible.stopped() { FinishReason::Stop } else { reason };
-                    self.show(rest);
-                    self.end(reason, self.clock.whole(timings));
-                }
-                Some(Update::Failed(failure)) => return Err(failure.into()),
-                Some(Update::Interrupted(interruption)) => return Err(interruption.into()),
-                // The journal's record is gone without a last word, which no path does.
-                None => return Err(ApiError::internal("the engine's link lost this request")),
+            Update::Resumed => self.clock.resumed = true,
+            Update::Finished(reason, timings) => {
+                self.show_echo()?;
+                self.metrics.queued(timings.queue_ms);
+                let rest = self.visible.finish();
+                let reason = if self.visible.stopped() { FinishReason::Stop } else { reason };
+                self.show(rest);
+                self.end(reason, self.clock.whole(timings));
             }
+            Update::Failed(failure) => return Err(failure.into()),
+            Update::Interrupted(interruption) => return Err(interruption.into()),
         }
+        Ok(())
     }
 
-    fn take(&mut self, event: TokenEvent) {
+    /// What is to be shown of it, in order.
+    pub(crate) fn news(&mut self) -> Option<News> {
+        self.ready.pop_front()
+    }
+
+    fn take_token(&mut self, event: TokenEvent) {
         self.clock.tokens += 1;
         self.metrics.generated_token();
         if self.clock.first_token.is_none() {
@@ -173,8 +166,7 @@ impl Choice {
     fn end(&mut self, reason: FinishReason, timings: Timings) {
         self.metrics.finished(&timings);
         self.ready.push_back(News::End(reason, timings));
-        // An engine that goes on behind a stop string is told to stop now, not when the client has read the answer.
-        self.sequence = None;
+        self.ended = true;
     }
 
     /// Shows the prompt, once, as soon as it was computed.

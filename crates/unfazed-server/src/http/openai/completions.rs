@@ -10,7 +10,8 @@ use unfazed_wire::{FinishReason, Submit};
 
 use super::super::error::ApiError;
 use super::super::router::{App, AppState};
-use super::answer::{self, Names, Prepared, Shape};
+use super::admission::Endpoint;
+use super::answer::{self, Prepared, Shape};
 use super::choice::{Echo, Script};
 use super::fields::Fields;
 use super::logprobs;
@@ -26,8 +27,7 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 
 /// Handles the request.
 pub(crate) async fn post(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
-    let names = Names { id: "cmpl-", whole: "text_completion", chunk: "text_completion" };
-    answer::answer(&app, request, prepare, names, |model, scored| CompletionShape { model, scored }).await
+    answer::answer(&app, request, prepare, Endpoint::Completions).await
 }
 
 /// Makes sequences of a body.
@@ -164,8 +164,6 @@ impl<'a> Maker<'a> {
         let script = Script {
             index,
             prompt_tokens: prompt.tokens.len(),
-            detokenizer: self.model.tokenizer.continuing_detokenizer(),
-            model: Arc::clone(self.model),
             stops: self.settings.stops.clone(),
             echo: self.echo.then(|| prompt.echo(self.model, self.wanted.logprobs.is_some())),
             scored_ends: self.scored_ends.clone(),
@@ -175,9 +173,9 @@ impl<'a> Maker<'a> {
 }
 
 /// OpenAI's completion objects.
-struct CompletionShape {
-    model: Arc<Model>,
-    scored: bool,
+pub(super) struct CompletionShape {
+    pub(super) model: Arc<Model>,
+    pub(super) scored: bool,
 }
 
 impl CompletionShape {

@@ -21,7 +21,10 @@ pub(crate) async fn receive<T: Send + 'static>(
     prepare: impl FnOnce(&AppState, &[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let body = app.bodies.read(request.into_body()).await?;
-    app.engine.check(1)?;
+    // Where another front makes the answers, that one knows what there is room for.
+    if !app.passage.has_moved() {
+        app.engine.check(1)?;
+    }
     off_the_async_threads(app, move |app| prepare(app, body.bytes())).await
 }
 
@@ -144,6 +147,7 @@ pub(crate) fn submit(
         max_tokens: max_tokens.min(room),
         sampling: Sampling { choice: u32::try_from(choice).unwrap_or(u32::MAX), ..settings.sampling.clone() },
         stop_tokens: wanted.stop_tokens.clone(),
+        repeat_stop_tokens: settings.repeat_stop_tokens.unwrap_or(model.repeat_stop_tokens),
         logprobs: wanted.logprobs,
         prompt_logprobs: wanted.prompt_logprobs,
         resumed: None,
@@ -161,6 +165,7 @@ mod tests {
             max_tokens,
             sampling: Sampling::default(),
             stop_tokens: Vec::new(),
+            repeat_stop_tokens: 0,
             logprobs,
             prompt_logprobs,
             resumed: None,

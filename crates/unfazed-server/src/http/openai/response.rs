@@ -1,26 +1,28 @@
 //! What both endpoints answer with: ids, usage, timings.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use unfazed_wire::{FinishReason, Timings};
 
 use super::super::error::ApiError;
 use super::super::random_id::RandomId;
+use super::admission::Endpoint;
 use crate::model::{self, Model};
 
 /// What every body and chunk of one answer begins with.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Head {
     pub(crate) id: String,
-    pub(crate) object: &'static str,
+    pub(crate) object: String,
     pub(crate) created: u64,
     pub(crate) model: String,
     pub(crate) system_fingerprint: String,
 }
 
 impl Head {
-    /// A new answer's; the id is `prefix` and random digits.
-    pub(crate) fn new(prefix: &str, object: &'static str, model: &Model) -> Result<Head, ApiError> {
-        let id = format!("{prefix}{}", RandomId::new()?);
+    /// A new answer's.
+    pub(crate) fn new(endpoint: Endpoint, stream: bool, model: &Model) -> Result<Head, ApiError> {
+        let id = format!("{}{}", endpoint.id_prefix(), RandomId::new()?);
+        let object = endpoint.object(stream).to_owned();
         let (model_id, fingerprint) = (model.id.clone(), model.fingerprint.clone());
         Ok(Head { id, object, created: model::now(), model: model_id, system_fingerprint: fingerprint })
     }
@@ -109,11 +111,12 @@ fn ratio(over: f64, under: f64) -> f64 {
     if under > 0.0 { over / under } else { 0.0 }
 }
 
-/// OpenAI's word.
+/// OpenAI's word, but for an end that it does not have.
 pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
+        FinishReason::Repetition => "repetition",
     }
 }
 

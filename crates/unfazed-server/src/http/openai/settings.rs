@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use unfazed_wire::{Penalties, Sampling};
+use unfazed_wire::{MOST_REPEAT_STOP_TOKENS, Penalties, Sampling};
 
 use super::super::error::ApiError;
 use super::fields::{Fields, unexpected};
@@ -36,6 +36,8 @@ pub(crate) struct Settings {
     pub(crate) choices: usize,
     pub(crate) stops: Vec<String>,
     pub(crate) ignore_eos: bool,
+    /// Tokens within which a repetition ends the answer, 0 for none; `None` leaves it to the server's setting.
+    pub(crate) repeat_stop_tokens: Option<usize>,
     /// Most tokens of an answer; `None` leaves it to the endpoint.
     pub(crate) max_tokens: Option<usize>,
     pub(crate) sampling: Sampling,
@@ -56,6 +58,7 @@ impl Settings {
             choices: fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as usize,
             stops: stops(fields)?,
             ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
+            repeat_stop_tokens: repeat_stop_tokens(fields)?,
             max_tokens,
             sampling: sampling(fields, vocab)?,
         })
@@ -69,6 +72,18 @@ fn max_tokens(fields: &Fields<'_>, name: &str) -> Result<Option<usize>, ApiError
     }
     let most = fields.integer(name, 0..=u64::MAX)?;
     Ok(most.map(|most| usize::try_from(most).unwrap_or(usize::MAX)))
+}
+
+/// A pattern that stands three times takes three tokens.
+fn repeat_stop_tokens(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
+    const NAME: &str = "repeat_stop_tokens";
+    match fields.integer(NAME, 0..=MOST_REPEAT_STOP_TOKENS as u64)? {
+        Some(tokens @ 1..3) => {
+            let expected = format!("0 or a whole number from 3 to {MOST_REPEAT_STOP_TOKENS}");
+            Err(unexpected(NAME, &tokens.to_string(), &expected))
+        }
+        tokens => Ok(tokens.map(|tokens| tokens as usize)),
+    }
 }
 
 fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
@@ -212,6 +227,13 @@ mod tests {
         assert_eq!(settings.sampling.penalties.repetition, 1.5);
         assert_eq!((settings.sampling.top_k, settings.sampling.seed), (0, u64::MAX));
         assert_eq!((settings.stops, settings.max_tokens), (vec!["x".to_owned()], Some(3)));
+        for (body, tokens) in [
+            ("{}", None),
+            (r#"{"repeat_stop_tokens": 0}"#, Some(0)),
+            (r#"{"repeat_stop_tokens": 3}"#, Some(3)),
+        ] {
+            assert_eq!(read(body).unwrap().repeat_stop_tokens, tokens);
+        }
         let settings =
             read(r#"{"logit_bias": {"7": -100, "9": 1}, "max_tokens": 3, "max_completion_tokens": 4}"#);
         let settings = settings.unwrap();
@@ -226,6 +248,9 @@ mod tests {
             (r#"{"temperature": 3}"#, "temperature", "3"),
             (r#"{"temperature": 1e400}"#, "temperature", "1e400"),
             (r#"{"n": 0}"#, "n", "0"),
+            (r#"{"repeat_stop_tokens": 2}"#, "repeat_stop_tokens", "2"),
+            (r#"{"repeat_stop_tokens": 4097}"#, "repeat_stop_tokens", "4097"),
+            (r#"{"repeat_stop_tokens": -1}"#, "repeat_stop_tokens", "-1"),
             (r#"{"stop": ""}"#, "stop", "0 bytes"),
             (r#"{"stop": [1]}"#, "stop", "[1]"),
             (r#"{"logit_bias": {"100": 1}}"#, "logit_bias", "100"),

@@ -13,6 +13,8 @@ const EVENT_BYTES: usize = 64;
 
 /// What a reader gets.
 pub(super) enum Next {
+    /// Its server ends before it does: whoever comes back to the next one gets the rest.
+    Cut,
     /// An event by its number.
     Event(u64, Arc<str>),
     /// There is none yet.
@@ -45,6 +47,11 @@ pub(super) struct Log {
     next_reader: u64,
     /// No event follows.
     ended: bool,
+    /// Another server goes on with it.
+    cut: bool,
+    /// Another process began it: its clients may know of events that are not made again yet, and whether those will be the
+    /// same.
+    restored: Option<bool>,
     /// Since when nobody reads and nothing is made.
     quiet_since: Instant,
     audience: watch::Sender<Audience>,
@@ -67,6 +74,8 @@ impl Log {
             readers: BTreeMap::new(),
             next_reader: 0,
             ended: false,
+            cut: false,
+            restored: None,
             quiet_since: Instant::now(),
             audience: watch::Sender::new(Audience { readers: 0, visits: 0, keep, lost: false }),
             news: watch::Sender::new(()),
@@ -118,6 +127,7 @@ impl Log {
     pub(super) fn push(&mut self, text: Arc<str>) {
         self.bytes = self.bytes.saturating_add(cost(&text));
         self.events.push_back(text);
+        self.trim();
         self.news.send_replace(());
     }
 
@@ -126,6 +136,27 @@ impl Log {
         self.ended = true;
         self.quiet_since = Instant::now();
         self.news.send_replace(());
+    }
+
+    /// No event follows from this server.
+    pub(super) fn cut(&mut self) {
+        self.cut = true;
+        self.end();
+    }
+
+    /// Another process began it; `exact`: events that are made again are the same.
+    pub(super) fn restore(&mut self, exact: bool) {
+        self.restored = Some(exact);
+    }
+
+    /// Whether a client that has more events than there are will find the rest behind them.
+    pub(super) fn is_exact(&self) -> bool {
+        self.restored == Some(true) && !self.ended
+    }
+
+    /// The newest event that a client may say it has.
+    pub(super) fn last_told(&self) -> u64 {
+        if self.restored.is_some() { u64::MAX - 1 } else { self.last() }
     }
 
     /// Stops holding what its readers have read.
@@ -162,13 +193,14 @@ impl Log {
         let Some(number) = self.readers.get_mut(&reader) else { return Next::End };
         *number = (*number).max(self.first);
         let current = *number;
-        let at = usize::try_from(current - self.first).unwrap_or(usize::MAX);
+        let at = usize::try_from(current.saturating_sub(self.first)).unwrap_or(usize::MAX);
         match self.events.get(at).cloned() {
             Some(text) => {
                 *number = current.saturating_add(1);
                 self.trim();
                 Next::Event(current, text)
             }
+            None if self.cut => Next::Cut,
             None if self.ended => Next::End,
             None => Next::Wait,
         }

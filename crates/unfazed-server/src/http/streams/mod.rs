@@ -14,5 +14,6 @@ mod reader;
 mod registry;
 pub(crate) mod resume;
 
+pub(crate) use maker::Step;
 pub(crate) use reader::Reader;
-pub(crate) use registry::{Opened, Streams};
+pub(crate) use registry::Streams;

@@ -21,6 +21,19 @@ pub(crate) struct Reader {
     news: watch::Receiver<()>,
 }
 
+/// The server ends before the stream does; another one goes on with it.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the server ends; the stream can be resumed from the next one")]
+pub(crate) struct Cut;
+
+/// What came next.
+enum Read {
+    Message(Message),
+    End,
+    Cut,
+    Lost,
+}
+
 impl Reader {
     pub(super) fn new(
         streams: Arc<Streams>,
@@ -37,35 +50,45 @@ impl Reader {
         self.resumable.then_some(self.id)
     }
 
-    /// All events to the end.
-    pub(crate) fn events(self) -> impl Stream<Item = Message> + Send {
+    /// All events to the end. An error cuts the answer off, so that its client knows that it is not whole.
+    pub(crate) fn events(self) -> impl Stream<Item = Result<Message, Cut>> + Send {
         stream::unfold(Some(self), |reader| async move {
             let mut reader = reader?;
             match reader.next().await {
-                Ok(message) => Some((vec![message?], Some(reader))),
+                Read::Message(message) => Some((vec![Ok(message)], Some(reader))),
+                Read::Cut => Some((vec![Err(Cut)], None)),
+                Read::End => None,
                 // Its maker is gone without a last word, which only a fault of ours brings about.
-                Err(error) => {
+                Read::Lost => {
+                    let error =
+                        ApiError::internal("the answer's task failed; the server's log has the cause");
                     let data = [error.body().to_string().into(), DONE.into()];
-                    Some((data.map(|data| Message { id: None, data }).to_vec(), None))
+                    Some((data.map(|data| Ok(Message { id: None, data })).to_vec(), None))
                 }
             }
         })
         .flat_map(stream::iter)
     }
 
-    async fn next(&mut self) -> Result<Option<Message>, ApiError> {
+    /// The next event without its id; `None` at the end.
+    pub(crate) async fn text(&mut self) -> Result<Option<Arc<str>>, Cut> {
+        match self.next().await {
+            Read::Message(message) => Ok(Some(message.data)),
+            Read::End => Ok(None),
+            Read::Cut | Read::Lost => Err(Cut),
+        }
+    }
+
+    async fn next(&mut self) -> Read {
         loop {
             let next = self.streams.lock().read(self.id, self.number);
             match next {
-                None => {
-                    return Err(ApiError::internal(
-                        "the answer's task failed; the server's log has the cause",
-                    ));
-                }
-                Some(Next::End) => return Ok(None),
+                None => return Read::Lost,
+                Some(Next::Cut) => return Read::Cut,
+                Some(Next::End) => return Read::End,
                 Some(Next::Event(number, data)) => {
                     let id = self.resumable.then(|| format!("{}-{number}", self.id));
-                    return Ok(Some(Message { id, data }));
+                    return Read::Message(Message { id, data });
                 }
                 // An error is the stream's end: the next look says so.
                 Some(Next::Wait) => drop(self.news.changed().await),

@@ -52,21 +52,43 @@ impl Streams {
     }
 
     /// A stream for a new answer, which may be resumed if `keep` says so.
-    pub(crate) fn open(self: &Arc<Self>, keep: Option<Keep>) -> Result<Opened, ApiError> {
-        let id = RandomId::new()?;
+    pub(crate) fn open(self: &Arc<Self>, id: RandomId, keep: Option<Keep>) -> Result<Opened, ApiError> {
         let mut state = self.lock();
         if keep.is_some() && !state.make_place() {
             let message =
                 format!("{MAX_KEPT} streams are kept already; try again later, or without resuming");
             return Err(ApiError::no_room("too_many_streams", message));
         }
+        drop(state);
+        Ok(self.insert(id, keep, 0))
+    }
+
+    /// The stream of an answer that another process began; its reader goes on behind event `from`. `exact`: events that are
+    /// not there yet will be those that its clients may have got already.
+    pub(crate) fn restore(
+        self: &Arc<Self>,
+        id: RandomId,
+        keep: Option<Keep>,
+        from: u64,
+        exact: bool,
+    ) -> Opened {
+        let opened = self.insert(id, keep, from);
+        self.lock().change(id, |log| log.restore(exact));
+        opened
+    }
+
+    fn insert(self: &Arc<Self>, id: RandomId, keep: Option<Keep>, from: u64) -> Opened {
         let (owner, time) = keep.map_or((Caller::default(), Duration::ZERO), |keep| (keep.owner, keep.time));
         let mut log = Log::new(owner, time);
-        let (number, news, audience) = (log.enter(0), log.news(), log.audience());
-        state.logs.insert(id, log);
-        drop(state);
+        let (number, news, audience) = (log.enter(from), log.news(), log.audience());
+        self.lock().logs.insert(id, log);
         let reader = Reader::new(Arc::clone(self), id, number, keep.is_some(), news);
-        Ok(Opened { maker: Maker::new(Arc::downgrade(self), id, audience), reader })
+        Opened { maker: Maker::new(Arc::downgrade(self), id, audience), reader }
+    }
+
+    /// How many events a stream has, and whether it has readers.
+    pub(crate) fn told(&self, id: RandomId) -> Option<(u64, bool)> {
+        self.lock().logs.get(&id).map(|log| (log.last(), log.has_readers()))
     }
 
     /// Continues a stream behind the event that the client got last. Whatever keeps somebody else from it is the same
@@ -86,7 +108,12 @@ impl Streams {
         if !log.is_kept() {
             return Err(ApiError::gone("the stream took more memory than there is for kept streams"));
         }
-        let from = position(id, last_event, log.last())?;
+        let from = position(id, last_event, log.last_told())?;
+        if from > log.last() && !log.is_exact() {
+            return Err(ApiError::gone(
+                "the server ended before the end of this stream was safe; ask again, the same seed gives the same answer",
+            ));
+        }
         if log.ended() && from == log.last() {
             return Ok(Resumed::Delivered);
         }
@@ -128,6 +155,11 @@ impl State {
     /// No event follows.
     pub(super) fn end(&mut self, id: RandomId) {
         self.change(id, Log::end);
+    }
+
+    /// This server ends before the stream does.
+    pub(super) fn cut(&mut self, id: RandomId) {
+        self.change(id, Log::cut);
     }
 
     /// Forgets a stream that nobody reads; false if somebody does. One that was lost stays, without its events, so that
@@ -209,10 +241,26 @@ impl State {
 mod tests {
     use futures::StreamExt;
 
+    use super::super::maker::Step;
     use super::*;
+    use crate::journal::Tapes;
 
     fn keep() -> Option<Keep> {
         Some(Keep { time: Duration::from_secs(60), owner: Caller::default() })
+    }
+
+    /// Makes a stream of these texts.
+    fn run(
+        maker: Maker,
+        texts: impl futures::Stream<Item = String> + Send + 'static,
+    ) -> tokio::task::JoinHandle<()> {
+        let (tape, _) = Arc::new(Tapes::default()).begin(0, Vec::new(), false);
+        let steps = texts.map(|text| Step { texts: vec![text], ..Step::default() });
+        tokio::spawn(maker.run(tape, Arc::default(), steps))
+    }
+
+    fn open(streams: &Arc<Streams>, keep: Option<Keep>) -> Result<Opened, ApiError> {
+        streams.open(RandomId::new()?, keep)
     }
 
     fn id(opened: &Opened) -> RandomId {
@@ -227,14 +275,15 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_does_not_read_loses_its_answer_only_once_memory_is_short_and_learns_why() {
         let streams = Arc::new(Streams::new(2 * UNREAD_BYTES));
-        let opened = streams.open(None).unwrap();
+        let opened = open(&streams, None).unwrap();
         let text = "x".repeat(1000);
-        let makes = tokio::spawn(opened.maker.run(futures::stream::repeat(text.clone())));
+        let makes = run(opened.maker, futures::stream::repeat(text.clone()));
         // It never awaits the maker's end before its own: the maker ends for want of memory alone.
         while !streams.lock().logs.values().all(Log::ended) {
             tokio::task::yield_now().await;
         }
-        let events: Vec<_> = opened.reader.events().map(|message| message.data.to_string()).collect().await;
+        let events: Vec<_> =
+            opened.reader.events().map(|message| message.unwrap().data.to_string()).collect().await;
         assert_eq!(events.len(), 2, "what was not read is gone");
         assert!(events[0].contains("client_too_slow") && events[1] == DONE, "{events:?}");
         makes.await.unwrap();
@@ -245,14 +294,14 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_reads_is_served_though_others_fill_the_memory() {
         let streams = Arc::new(Streams::new(10_000));
-        let full = streams.open(keep()).unwrap();
+        let full = open(&streams, keep()).unwrap();
         streams.lock().append(id(&full), "x".repeat(9_000).into());
         let texts = futures::stream::iter(0..1000).then(|n| async move {
             tokio::task::yield_now().await;
             format!("{n:0>1000}")
         });
-        let opened = streams.open(None).unwrap();
-        tokio::spawn(opened.maker.run(texts));
+        let opened = open(&streams, None).unwrap();
+        run(opened.maker, texts);
         assert_eq!(opened.reader.events().count().await, 1001);
         assert_eq!(comes_back(&streams, id(&full)), 200, "only what has ended makes room for others");
     }
@@ -260,7 +309,7 @@ mod tests {
     #[test]
     fn ended_streams_make_room_oldest_first_and_then_the_one_that_grows_is_lost() {
         let streams = Arc::new(Streams::new(3_500));
-        let opened: Vec<_> = (0..3).map(|_| streams.open(keep()).unwrap()).collect();
+        let opened: Vec<_> = (0..3).map(|_| open(&streams, keep()).unwrap()).collect();
         let ids: Vec<_> = opened.iter().map(id).collect();
         let (_makers, mut readers): (Vec<_>, Vec<_>) =
             opened.into_iter().map(|o| (o.maker, o.reader)).unzip();
@@ -288,18 +337,18 @@ mod tests {
     #[test]
     fn so_many_streams_are_kept_and_no_more_and_others_are_opened_all_the_same() {
         let streams = Arc::new(Streams::new(1000));
-        let mut kept: Vec<_> = (0..MAX_KEPT).map(|_| streams.open(keep()).unwrap()).collect();
-        let error = streams.open(keep()).map(drop).unwrap_err();
+        let mut kept: Vec<_> = (0..MAX_KEPT).map(|_| open(&streams, keep()).unwrap()).collect();
+        let error = open(&streams, keep()).map(drop).unwrap_err();
         assert_eq!(error.status.as_u16(), 429);
-        assert!(streams.open(None).is_ok());
+        assert!(open(&streams, None).is_ok());
         kept.pop();
-        assert!(streams.open(keep()).is_ok());
+        assert!(open(&streams, keep()).is_ok());
     }
 
     #[test]
     fn a_stream_that_ended_gives_its_place_up_the_one_first_that_was_left_first() {
         let streams = Arc::new(Streams::new(1000));
-        let kept: Vec<_> = (0..MAX_KEPT).map(|_| streams.open(keep()).unwrap()).collect();
+        let kept: Vec<_> = (0..MAX_KEPT).map(|_| open(&streams, keep()).unwrap()).collect();
         let ids: Vec<_> = kept.iter().map(id).collect();
         let (_makers, mut readers): (Vec<_>, Vec<_>) = kept.into_iter().map(|o| (o.maker, o.reader)).unzip();
         let back = || ids[..4].iter().map(|id| comes_back(&streams, *id)).collect::<Vec<_>>();
@@ -310,20 +359,20 @@ mod tests {
         for at in [3, 2, 1] {
             drop(readers.remove(at));
         }
-        let mut later = vec![streams.open(keep()).unwrap()];
+        let mut later = vec![open(&streams, keep()).unwrap()];
         assert_eq!(back()[..2], [200, 200]);
         assert!(!streams.lock().logs.contains_key(&ids[3]), "it was left first");
-        later.push(streams.open(keep()).unwrap());
+        later.push(open(&streams, keep()).unwrap());
         assert_eq!(back(), [200, 200, 404, 404]);
-        let error = streams.open(keep()).map(drop).unwrap_err();
+        let error = open(&streams, keep()).map(drop).unwrap_err();
         assert_eq!(error.status.as_u16(), 429, "all others are made or read");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_is_kept_for_its_time_after_its_last_reader_and_then_forgotten() {
         let streams = Arc::new(Streams::new(1000));
-        let opened = streams.open(keep()).unwrap();
-        let (id, maker) = (id(&opened), tokio::spawn(opened.maker.run(futures::stream::pending())));
+        let opened = open(&streams, keep()).unwrap();
+        let (id, maker) = (id(&opened), run(opened.maker, futures::stream::pending()));
         let seconds = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
         seconds(100).await;
         drop(opened.reader);

@@ -1,19 +1,19 @@
 //! The header that makes a stream resumable, and the path that continues it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
 
 use super::super::auth::Caller;
 use super::super::error::ApiError;
 use super::super::random_id::RandomId;
 use super::super::router::App;
 use super::super::sse;
-use super::registry::{Opened, Resumed, Streams};
+use super::registry::Resumed;
 
 /// Asks for a stream that can be resumed, and says for how many seconds it is kept without a reader.
 const RESUMABLE: &str = "Unfazed-Resumable";
@@ -27,7 +27,7 @@ const MAX_SECONDS: u64 = 3600;
 const SHOWN: usize = 100;
 
 /// How long a stream is kept, and for whom.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Keep {
     pub(super) time: Duration,
     pub(super) owner: Caller,
@@ -52,20 +52,15 @@ impl Keep {
     }
 }
 
-/// The stream that an answer goes to, if it is to be streamed.
-pub(crate) fn open(
-    streams: &Arc<Streams>,
-    keep: Option<Keep>,
-    stream: bool,
-) -> Result<Option<Opened>, ApiError> {
-    match (keep, stream) {
-        (Some(keep), false) => {
+/// Refuses to keep what is no stream.
+pub(crate) fn check(keep: Option<Keep>, stream: bool) -> Result<(), ApiError> {
+    match keep {
+        Some(keep) if !stream => {
             let seconds = keep.time.as_secs();
             let message = format!("{RESUMABLE} is {seconds}: only an answer with stream true can be resumed");
             Err(ApiError::field(RESUMABLE, message))
         }
-        (None, false) => Ok(None),
-        (keep, true) => streams.open(keep).map(Some),
+        _ => Ok(()),
     }
 }
 
@@ -77,6 +72,12 @@ pub(crate) async fn get(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let id = uri.path().rsplit('/').next().unwrap_or_default();
+    if app.passage.has_moved() {
+        // This connection is the old front's, which closes it behind this answer; streams are the new one's.
+        return Ok(
+            (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, uri.path().to_owned())]).into_response()
+        );
+    }
     match app.streams.resume(id, caller, headers.get(LAST_EVENT_ID))? {
         Resumed::Reading(reader) => Ok(sse::answer(reader, app.keep_alive)),
         // What browsers take as the sign not to come back.

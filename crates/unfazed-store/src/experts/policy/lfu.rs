@@ -75,9 +75,7 @@ impl Policy for Lfu {
         let mut evicted = None;
         if !self.contains(unit) {
             if self.len() >= self.slots {
-                let least = self.order.iter().map(|(_, unit)| *unit).find(|unit| !pinned(*unit))?;
-                self.forget(least);
-                evicted = Some(least);
+                evicted = Some(self.leave(pinned)?);
             }
             if let Some(resident) = self.resident.get_mut(unit.0 as usize) {
                 *resident = true;
@@ -86,6 +84,16 @@ impl Policy for Lfu {
         }
         self.count(unit);
         Some(Admitted { evicted })
+    }
+
+    fn leave(&mut self, pinned: &dyn Fn(Unit) -> bool) -> Option<Unit> {
+        let least = self.order.iter().map(|(_, unit)| *unit).find(|unit| !pinned(*unit))?;
+        self.forget(least);
+        Some(least)
+    }
+
+    fn resize(&mut self, slots: usize) {
+        self.slots = slots;
     }
 
     fn forget(&mut self, unit: Unit) {

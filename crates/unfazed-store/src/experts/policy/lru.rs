@@ -42,12 +42,20 @@ impl Policy for Lru {
     fn admit(&mut self, unit: Unit, pinned: &dyn Fn(Unit) -> bool) -> Option<Admitted> {
         let mut evicted = None;
         if !self.contains(unit) && self.len() >= self.slots {
-            let oldest = self.order.values().copied().find(|unit| !pinned(*unit))?;
-            self.forget(oldest);
-            evicted = Some(oldest);
+            evicted = Some(self.leave(pinned)?);
         }
         self.place(unit);
         Some(Admitted { evicted })
+    }
+
+    fn leave(&mut self, pinned: &dyn Fn(Unit) -> bool) -> Option<Unit> {
+        let oldest = self.order.values().copied().find(|unit| !pinned(*unit))?;
+        self.forget(oldest);
+        Some(oldest)
+    }
+
+    fn resize(&mut self, slots: usize) {
+        self.slots = slots;
     }
 
     fn forget(&mut self, unit: Unit) {

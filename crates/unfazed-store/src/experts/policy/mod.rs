@@ -27,6 +27,13 @@ pub trait Policy: Send {
     /// and then nothing has changed. A unit that has a slot keeps it.
     fn admit(&mut self, unit: Unit, pinned: &dyn Fn(Unit) -> bool) -> Option<Admitted>;
 
+    /// The unit that would leave next loses its slot. `None` if there is none that is not pinned, and then nothing has changed.
+    /// Allocates nothing.
+    fn leave(&mut self, pinned: &dyn Fn(Unit) -> bool) -> Option<Unit>;
+
+    /// From now on there are so many slots: no fewer than units in slots, no more than at the beginning.
+    fn resize(&mut self, slots: usize);
+
     /// A unit lost its slot for another reason: it could not be read, or memory was taken away.
     fn forget(&mut self, unit: Unit);
 

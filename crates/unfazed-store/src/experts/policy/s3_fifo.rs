@@ -39,7 +39,9 @@ impl S3Fifo {
     /// Over `slots` slots, for units below `units`.
     pub fn new(slots: usize, units: u32) -> S3Fifo {
         let state = vec![State::default(); units as usize];
-        let (small, main, ghost) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        // As large as they will be: a unit may have to leave because there is no memory.
+        let (small, main) = (VecDeque::with_capacity(slots), VecDeque::with_capacity(slots));
+        let ghost = VecDeque::with_capacity(slots.saturating_add(1));
         S3Fifo { slots, small, main, ghost, state, now: 0 }
     }
 
@@ -142,11 +144,7 @@ impl Policy for S3Fifo {
         }
         let mut evicted = None;
         if self.len() >= self.slots {
-            let leaves = self.evict(pinned)?;
-            if let Some(state) = self.state(leaves) {
-                (state.resident, state.uses) = (false, 0);
-            }
-            evicted = Some(leaves);
+            evicted = Some(self.leave(pinned)?);
         }
         if let Some(state) = self.state(unit) {
             let remembered = state.ghost > 0;
@@ -154,6 +152,18 @@ impl Policy for S3Fifo {
             if remembered { &mut self.main } else { &mut self.small }.push_back(unit);
         }
         Some(Admitted { evicted })
+    }
+
+    fn leave(&mut self, pinned: &dyn Fn(Unit) -> bool) -> Option<Unit> {
+        let leaves = self.evict(pinned)?;
+        if let Some(state) = self.state(leaves) {
+            (state.resident, state.uses) = (false, 0);
+        }
+        Some(leaves)
+    }
+
+    fn resize(&mut self, slots: usize) {
+        self.slots = slots;
     }
 
     fn forget(&mut self, unit: Unit) {

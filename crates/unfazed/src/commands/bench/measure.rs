@@ -15,7 +15,11 @@ pub(super) struct Measured {
     engine: Engine<CpuDevice>,
     vocab: usize,
     next: u64,
+    temperature: f32,
 }
+
+/// Of answers whose tokens should be as various as can be.
+const ANY_TOKEN: f32 = 1000.0;
 
 /// What the requests of a test have come to.
 #[derive(Default)]
@@ -28,8 +32,10 @@ struct Standing {
 }
 
 impl Measured {
-    pub(super) fn new(engine: Engine<CpuDevice>, vocab: usize) -> Measured {
-        Measured { engine, vocab, next: 0 }
+    /// `streams`: experts are read when they are needed. Then it matters what answers say: as in llama-bench each token is
+    /// any token, where the likeliest ones would soon repeat themselves and find all of their experts.
+    pub(super) fn new(engine: Engine<CpuDevice>, vocab: usize, streams: bool) -> Measured {
+        Measured { engine, vocab, next: 0, temperature: if streams { ANY_TOKEN } else { 0.0 } }
     }
 
     /// Computes a test and returns the time of the steps that count. A step has up to `rows` rows.
@@ -90,8 +96,9 @@ impl Measured {
                 request,
                 prompt: (0..work.start() as u64).map(token).collect(),
                 max_tokens: answer,
-                sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+                sampling: Sampling { temperature: self.temperature, seed: request.0, ..Sampling::default() },
                 stop_tokens: Vec::new(),
+                repeat_stop_tokens: 0,
                 logprobs: None,
                 prompt_logprobs: None,
                 resumed: None,

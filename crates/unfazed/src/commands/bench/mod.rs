@@ -7,6 +7,7 @@
 //! | `workload.rs` | what a test computes |
 //! | `session.rs` | a model, its engines and its tests, one after the other |
 //! | `measure.rs` | an engine in this process, and the time of its steps |
+//! | `streaming.rs` | what a run read of experts that are not in memory |
 //! | `limit.rs` | what the machine could do at most |
 //! | `record.rs`, `print.rs` | results, and the forms they are written in |
 //! | `kernels.rs` | matrix products alone |
@@ -18,6 +19,7 @@ mod numbers;
 mod print;
 mod record;
 mod session;
+mod streaming;
 mod workload;
 
 use std::io;
@@ -144,7 +146,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, help_heading = "Output")]
     progress: bool,
 
-    /// Say on stderr what each repetition took
+    /// Say on stderr what each repetition took, and what it read of experts
     #[arg(short, long, help_heading = "Output")]
     verbose: bool,
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use unfazed_device::cpu::{Meter, Rates};
+use unfazed_engine::local::Local;
 use unfazed_formats::{BlockFormat, ByteSource, Checkpoint, Headers, TensorInfo};
 use unfazed_host::calibration::Machine;
 use unfazed_kernels::Isa;
@@ -16,6 +17,7 @@ use super::limit::{Limit, better};
 use super::measure::Measured;
 use super::print::Printer;
 use super::record::Record;
+use super::streaming::Streaming;
 use super::workload::Workload;
 use super::{BenchArgs, Test, kernels};
 use crate::commands::calibrate;
@@ -46,6 +48,7 @@ pub(super) struct Session<'a> {
 /// An engine and what is measured beside it.
 struct Loaded {
     measured: Measured,
+    experts: Option<Streaming>,
     meter: Option<Meter>,
     cost: Cost,
     /// Bytes of keys and values of a position.
@@ -90,7 +93,7 @@ impl Session<'_> {
         let threads = self.placement.threads(plan.threads, plan.batch_threads);
         let stderr = self.stderr.clone();
         let watch = move |done, total| stderr.loading(done, total);
-        let (engine, _) =
+        let Local { engine, experts } =
             unfazed_engine::local::load(checkpoint, &plan, &threads, Some(self.isa.name()), &watch)?;
         self.stderr.status("");
         let meter = match self.args.limit {
@@ -101,7 +104,8 @@ impl Session<'_> {
             false => None,
         };
         Ok(Loaded {
-            measured: Measured::new(engine, checkpoint.config.vocab),
+            measured: Measured::new(engine, checkpoint.config.vocab, plan.streams()),
+            experts: experts.map(|store| Streaming::new(store, &plan)),
             meter,
             cost: Sources::find(&Headers::from(checkpoint))?.cost(),
             kv_position: plan.kv_bytes.0 as f64 / (plan.pages * PAGE_TOKENS).max(1) as f64,
@@ -178,12 +182,16 @@ impl Session<'_> {
         let mut samples: Vec<Duration> = Vec::new();
         for repetition in 1..=self.args.repetitions {
             self.say(&work, &format!("run {repetition} of {}", self.args.repetitions));
+            let counts = loaded.experts.as_ref().map(Streaming::counts);
             samples.push(loaded.measured.run(&work, setup.n_ubatch)?);
             if self.args.verbose {
                 let (last, tokens) =
                     (samples.last().map_or(0.0, Duration::as_secs_f64), work.tokens() as f64);
                 self.stderr.status("");
-                self.stderr.write(format!("{work}: {last:.3} s, {:.2} t/s\n", tokens / last.max(1e-9)));
+                let experts = loaded.experts.as_ref().zip(counts);
+                let experts = experts.map_or(String::new(), |(experts, before)| experts.since(&before, last));
+                let rate = tokens / last.max(1e-9);
+                self.stderr.write(format!("{work}: {last:.3} s, {rate:.2} t/s{experts}\n"));
             }
         }
         record.set_samples(&samples);
