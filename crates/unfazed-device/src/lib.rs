@@ -1,11 +1,13 @@
-//! The operations that a forward pass is written against, and the CPU device.
+//! The operations that a forward pass is written against, and the devices: the CPU and GPUs.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`operations`] | the trait, a step's batch, activation names, errors |
 //! | [`cpu`] | the CPU: thread pool, arena, KV pages, operations over `unfazed-kernels` |
+//! | [`gpu`] | GPUs: wgpu, kernels in WGSL |
 
 pub mod cpu;
+pub mod gpu;
 pub mod operations;
 
 pub use cpu::{CpuConfig, CpuDevice, arena_bytes};

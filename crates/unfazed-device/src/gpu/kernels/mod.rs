@@ -1,0 +1,1 @@
+//! The kernels' text: WGSL, made from templates.

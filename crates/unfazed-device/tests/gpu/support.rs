@@ -1,0 +1,36 @@
+//! The adapter that the tests run on.
+
+use std::sync::OnceLock;
+
+use unfazed_device::gpu::{Adapters, Gpu};
+
+/// Oldest Mesa whose software device is right: older ones leave loops after 65,535 rounds.
+const MESA: u32 = 25;
+
+/// A device: of the GPU that `UNFAZED_TEST_GPU` names, else of the first one. Without any, tests that need one pass without
+/// having looked; with `UNFAZED_REQUIRE_GPU=1` they fail.
+pub(crate) fn gpu() -> Option<&'static Gpu> {
+    static OPEN: OnceLock<Option<Gpu>> = OnceLock::new();
+    OPEN.get_or_init(open).as_ref()
+}
+
+fn open() -> Option<Gpu> {
+    let adapters = Adapters::find();
+    let wanted = std::env::var("UNFAZED_TEST_GPU").unwrap_or_else(|_| "0".to_owned());
+    let adapter = match adapters.choose(Some(&wanted)) {
+        Ok(adapter) => adapter,
+        Err(error) => {
+            let required = std::env::var("UNFAZED_REQUIRE_GPU").is_ok_and(|value| value == "1");
+            assert!(!required, "UNFAZED_REQUIRE_GPU is set: {error}");
+            eprintln!("no GPU, nothing was tested: {error}");
+            return None;
+        }
+    };
+    let gpu = Gpu::open(&adapter).unwrap();
+    eprintln!("{}, {}: {:?}", gpu.info.name, gpu.info.driver, gpu.abilities);
+    if let Some((_, version)) = gpu.info.driver.split_once("Mesa ") {
+        let major: u32 = version.split('.').next().unwrap_or_default().parse().unwrap();
+        assert!(major >= MESA, "Mesa {version} computes wrongly: install {MESA} or newer");
+    }
+    Some(gpu)
+}
