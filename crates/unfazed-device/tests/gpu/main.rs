@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
+mod embed;
 mod support;
+#[path = "../../../unfazed-kernels/tests/common/mod.rs"]
+mod weights;
 
 use support::gpu;
 use unfazed_device::gpu::trial::{Trial, once};

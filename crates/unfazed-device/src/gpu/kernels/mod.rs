@@ -1,1 +1,13 @@
 //! The kernels' text: WGSL, made from templates.
+//!
+//! | file | what |
+//! |---|---|
+//! | `format.rs` | reads weights from packed panels, for every block format |
+//! | `table.rs` | looks codes up in small tables, four at a time |
+//! | `shard.rs` | parts of a matrix or stack of experts; the scalars of a dispatch |
+//! | `embed.rs` | rows of a table by token |
+
+pub mod embed;
+pub mod format;
+pub mod shard;
+mod table;
