@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
 mod embed;
+mod experts;
 mod matvec;
 mod support;
 #[path = "../../../unfazed-kernels/tests/common/mod.rs"]
