@@ -12,6 +12,6 @@ pub mod operations;
 
 pub use cpu::{CpuConfig, CpuDevice, arena_bytes};
 pub use operations::{
-    Batch, BatchRow, Device, DeviceError, Fault, KvShape, PageId, PageSpan, SequenceFailure, StepOutput,
+    Batch, BatchRow, Device, DeviceError, Fault, KvShape, PageId, PageSpan, Part, SequenceFailure, StepOutput,
 };
 pub use unfazed_fault::{Class, Generation};

@@ -30,7 +30,7 @@ use super::placement;
 use super::pool::Pool;
 use super::routing::Routing;
 use super::step::{Limits, Step};
-use crate::{Batch, Device, DeviceError, Generation, KvShape, PageId, PageSpan, StepOutput};
+use crate::{Batch, Device, DeviceError, Generation, KvShape, PageId, PageSpan, Part, StepOutput};
 
 /// How a CPU device is set up.
 pub struct CpuConfig<'a> {
@@ -191,11 +191,11 @@ impl Device for CpuDevice {
     type Vector = Vec<f32>;
     type Experts = CpuExperts;
 
-    fn load_matrix(&mut self, source: &MatrixSource) -> Result<PackedStack, DeviceError> {
+    fn load_matrix(&mut self, _: Part, source: &MatrixSource) -> Result<PackedStack, DeviceError> {
         Ok(self.loader.load_matrix(source)?)
     }
 
-    fn load_vector(&mut self, source: &VectorSource) -> Result<Vec<f32>, DeviceError> {
+    fn load_vector(&mut self, _: Part, source: &VectorSource) -> Result<Vec<f32>, DeviceError> {
         Ok(self.loader.load_vector(source)?)
     }
 
@@ -204,7 +204,8 @@ impl Device for CpuDevice {
         if self.streaming.is_some() {
             return Ok(CpuExperts::in_store(layer, [gate.format, up.format, down.format]));
         }
-        let stacks = [self.load_matrix(gate)?, self.load_matrix(up)?, self.load_matrix(down)?];
+        let stacks =
+            [self.loader.load_matrix(gate)?, self.loader.load_matrix(up)?, self.loader.load_matrix(down)?];
         Ok(CpuExperts::in_memory(layer, stacks))
     }
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use unfazed_device::{Batch, BatchRow, CpuConfig, CpuDevice, Device, KvShape, PageId};
+use unfazed_device::{Batch, BatchRow, CpuConfig, CpuDevice, Device, KvShape, PageId, Part};
 use unfazed_formats::block::dequantise;
 use unfazed_formats::config::{ExpertConfig, Family, ModelConfig, RopeConfig, RopePairing, RopeScaling};
 use unfazed_formats::source::{ByteSource, MemorySource};
@@ -332,15 +332,19 @@ impl<'a> Running<'a> {
             if model.config.experts.is_none() {
                 all.extend([&l.gate, &l.up, &l.down]);
             }
-            matrices.push(all.iter().map(|m| device.load_matrix(&m.source).unwrap()).collect());
+            let part = |i: usize| if i < 4 { Part::Attention(index) } else { Part::FeedForward(index) };
+            let load = |(i, m): (usize, &&Matrix)| device.load_matrix(part(i), &m.source).unwrap();
+            matrices.push(all.iter().enumerate().map(load).collect());
             let layer = model.config.experts.map(|_| device.load_experts(index, &l.experts()).unwrap());
             experts.push(layer);
             let all = [&l.attention_norm, &l.q_norm, &l.k_norm, &l.norm];
-            vectors.push(all.iter().map(|v| device.load_vector(&v.source).unwrap()).collect());
+            let part = |i: usize| if i < 3 { Part::Attention(index) } else { Part::FeedForward(index) };
+            let load = |(i, v): (usize, &&Vector)| device.load_vector(part(i), &v.source).unwrap();
+            vectors.push(all.iter().enumerate().map(load).collect());
         }
-        let output = device.load_matrix(&model.output.source).unwrap();
-        let norm = device.load_vector(&model.norm.source).unwrap();
-        let ends = ((output, norm), device.load_matrix(&model.embedding.source).unwrap());
+        let output = device.load_matrix(Part::Output, &model.output.source).unwrap();
+        let norm = device.load_vector(Part::Output, &model.norm.source).unwrap();
+        let ends = ((output, norm), device.load_matrix(Part::Embedding, &model.embedding.source).unwrap());
         Running { model, device, matrices, experts, vectors, ends }
     }
 
@@ -396,8 +400,13 @@ impl<'a> Running<'a> {
 
 /// Rows of one sequence from a position on.
 pub fn rows(sequence: usize, position: usize, tokens: &[u32], logits: bool) -> Vec<BatchRow> {
-    let row =
-        |(i, token): (usize, &u32)| BatchRow { token: *token, sequence, position: position + i, logits };
+    let row = |(i, token): (usize, &u32)| BatchRow {
+        token: *token,
+        sequence,
+        position: position + i,
+        logits,
+        generated: false,
+    };
     tokens.iter().enumerate().map(row).collect()
 }
 
