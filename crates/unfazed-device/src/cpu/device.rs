@@ -138,6 +138,27 @@ impl CpuDevice {
         self.pages.memory.fill(0xa5);
     }
 
+    /// The residual of the step's rows, `[rows, hidden]`.
+    pub(crate) fn residual(&self) -> &[f32] {
+        &self.arena.residual[..self.rows() * self.widths.hidden]
+    }
+
+    /// The same, to be written.
+    pub(crate) fn residual_mut(&mut self) -> &mut [f32] {
+        let len = self.rows() * self.widths.hidden;
+        &mut self.arena.residual[..len]
+    }
+
+    /// Keys and values of a layer in a page: the blocks of its heads.
+    pub(crate) fn layer_page(&self, layer: usize, page: PageId) -> &[u8] {
+        self.pages.layer(layer, page)
+    }
+
+    /// The same, to be written.
+    pub(crate) fn layer_page_mut(&mut self, layer: usize, page: PageId) -> &mut [u8] {
+        self.pages.layer_mut(layer, page)
+    }
+
     /// What weights were read with.
     pub fn loader(&self) -> &Loader {
         &self.loader
