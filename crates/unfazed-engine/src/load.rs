@@ -19,7 +19,7 @@ use unfazed_store::{
     SystemClock, WaitObserver,
 };
 use unfazed_wire::memory::Mapping;
-use unfazed_wire::{LoadFault, ReadyInfo, Start};
+use unfazed_wire::{LoadFault, Placement, ReadyInfo, Start};
 
 use crate::beat::Progress;
 use crate::clock::milliseconds;
@@ -115,6 +115,8 @@ pub(crate) fn load<P: Parts>(
         read_bytes: loader.bytes_read(),
         kept_bytes: loader.bytes_kept(),
         sandbox,
+        placement: Placement::cpu(model.layers),
+        gpus: Vec::new(),
     };
     let weights = loader.mapping();
     let engine = Engine::new(loaded, device, limits, isa, Box::new(clock)).with_kept_pages(kept);

@@ -13,7 +13,7 @@ use unfazed_formats::{Checkpoint, Headers};
 use unfazed_plan::{PAGE_TOKENS, Plan, needs};
 use unfazed_store::experts::{ExpertStore, PolicyKind};
 use unfazed_wire::memory::{KvSegment, Segment, WEIGHTS_OFFSET};
-use unfazed_wire::{Start, StreamedExperts, Threads};
+use unfazed_wire::{Gpus, Placement, Start, StreamedExperts, Threads};
 
 use crate::beat::Progress;
 use crate::load::{self, Loaded, refusal, trouble};
@@ -111,6 +111,8 @@ fn start(
         engine: 1,
         troubles: Vec::new(),
         cpu_alone: true,
+        placement: Placement::cpu(checkpoint.config.layers),
+        gpus: Gpus::default(),
         fault_plan: None,
     };
     Ok((start, descriptors))

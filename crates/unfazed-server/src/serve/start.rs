@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use unfazed_formats::{Checkpoint, Headers};
 use unfazed_plan::{Experts, PAGE_TOKENS, Plan, needs};
 use unfazed_wire::memory::WEIGHTS_OFFSET;
-use unfazed_wire::{ReadyInfo, Start, StreamedExperts, Threads};
+use unfazed_wire::{Gpus, Placement, ReadyInfo, Start, StreamedExperts, Threads};
 
 use crate::events::{EffectiveSettings, Event, Partition, Ready, Sandbox};
 use crate::supervisor::Sizes;
@@ -58,6 +58,8 @@ pub(super) fn start_message(
         engine: 0,
         troubles: Vec::new(),
         cpu_alone: true,
+        placement: Placement::cpu(checkpoint.config.layers),
+        gpus: Gpus::default(),
         fault_plan: options.fault_plan.clone(),
     })
 }

@@ -14,8 +14,8 @@ use unfazed_server::{Exit, Launch, Process};
 use unfazed_wire::link::{self, Receiver, Sender};
 use unfazed_wire::memory::Segment;
 use unfazed_wire::{
-    BUILD_ID, Failure, FailureKind, FinishReason, LoadFailure, LoadFault, ReadyInfo, RequestId, SandboxInfo,
-    Start, Submit, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs,
+    BUILD_ID, Failure, FailureKind, FinishReason, LoadFailure, LoadFault, Placement, ReadyInfo, RequestId,
+    SandboxInfo, Start, Submit, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs,
 };
 
 /// How long a test waits for anything. Never reached by one that passes.
@@ -343,6 +343,8 @@ impl Life<'_> {
             read_bytes: if self.number == 1 { 2_000 } else { 0 },
             kept_bytes: if self.number == 1 { 0 } else { 2_000 },
             sandbox: SandboxInfo::default(),
+            placement: Placement::cpu(1),
+            gpus: Vec::new(),
         };
         let loading = [0, 10].map(|done| ToFront::Loading { done, total: 10 });
         loading
