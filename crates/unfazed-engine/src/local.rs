@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use unfazed_device::CpuDevice;
+use unfazed_device::PlacedDevice;
 use unfazed_formats::{Checkpoint, Headers};
 use unfazed_plan::{PAGE_TOKENS, Plan, needs};
 use unfazed_store::experts::{ExpertStore, PolicyKind};
@@ -26,7 +26,7 @@ const EVERY: Duration = Duration::from_millis(100);
 /// An engine that computes.
 pub struct Local {
     /// Itself.
-    pub engine: Engine<CpuDevice>,
+    pub engine: Engine<PlacedDevice>,
     /// Where its experts come from, if they are streamed.
     pub experts: Option<Arc<ExpertStore>>,
 }

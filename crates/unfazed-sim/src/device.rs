@@ -9,7 +9,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use unfazed_device::{
-    Batch, CpuDevice, Device, DeviceError, Fault, Generation, PageId, PageSpan, Part, StepOutput,
+    Batch, CpuDevice, Device, DeviceError, Fault, Generation, PageId, PageSpan, Part, PlacedDevice,
+    StepOutput,
 };
 use unfazed_fault::{Class, Latch};
 use unfazed_formats::config::{ExpertConfig, RopeConfig};
@@ -47,6 +48,12 @@ pub trait Losable {
 impl Losable for CpuDevice {
     fn lose_pages(&mut self) {
         CpuDevice::lose_pages(self);
+    }
+}
+
+impl Losable for PlacedDevice {
+    fn lose_pages(&mut self) {
+        PlacedDevice::lose_pages(self);
     }
 }
 
@@ -289,8 +296,8 @@ impl<D: Device + Losable, S: Steps> Device for SimDevice<D, S> {
     }
 }
 
-impl<D: AsRef<CpuDevice>, S> AsRef<CpuDevice> for SimDevice<D, S> {
-    fn as_ref(&self) -> &CpuDevice {
+impl<D: AsRef<PlacedDevice>, S> AsRef<PlacedDevice> for SimDevice<D, S> {
+    fn as_ref(&self) -> &PlacedDevice {
         self.inner.as_ref()
     }
 }

@@ -201,12 +201,6 @@ impl CpuDevice {
     }
 }
 
-impl AsRef<CpuDevice> for CpuDevice {
-    fn as_ref(&self) -> &CpuDevice {
-        self
-    }
-}
-
 impl Device for CpuDevice {
     type Matrix = PackedStack;
     type Vector = Vec<f32>;

@@ -47,7 +47,8 @@ impl Pages {
     }
 
     fn layer_range(&self, layer: usize, page: PageId) -> Range<usize> {
-        let (first, last) = (self.layout.block(layer, 0), self.layout.block(layer, self.layout.kv_heads() - 1));
+        let (first, last) =
+            (self.layout.block(layer, 0), self.layout.block(layer, self.layout.kv_heads() - 1));
         let start = page.0 as usize * self.layout.page_bytes();
         start + first.start..start + last.end
     }

@@ -11,9 +11,7 @@ use unfazed_wire::{Place, Placement};
 use super::settle::Settled;
 use super::weights::{PlacedExperts, PlacedMatrix, PlacedVector};
 use crate::gpu::GpuDevice;
-use crate::{
-    Batch, CpuDevice, Device, DeviceError, Fault, Generation, KvShape, PageId, PageSpan, Part, StepOutput,
-};
+use crate::{Batch, CpuDevice, Device, DeviceError, Generation, KvShape, PageId, PageSpan, Part, StepOutput};
 
 /// How a device of several places is set up.
 pub struct PlacedConfig {
@@ -36,7 +34,7 @@ pub struct PlacedDevice {
     /// Where the residual of the step in progress is.
     at: Place,
     /// What went wrong in the step in progress: its other operations do nothing.
-    trouble: Option<Fault>,
+    trouble: Option<DeviceError>,
     /// The logits of the step, if a GPU has them.
     logits_on: Option<usize>,
     logits: Vec<f32>,
@@ -85,6 +83,12 @@ impl PlacedDevice {
         &self.gpus
     }
 
+    /// All keys and values are gone, as they are with a device that was lost.
+    #[cfg(feature = "sim")]
+    pub fn lose_pages(&mut self) {
+        self.cpu.lose_pages();
+    }
+
     /// The processor's part.
     pub fn cpu(&self) -> &CpuDevice {
         &self.cpu
@@ -104,8 +108,8 @@ impl PlacedDevice {
     fn go(&mut self, to: Place) -> bool {
         if self.trouble.is_none() && self.at != to {
             let moved = self.leave().and_then(|()| self.enter(to));
-            if let Err(fault) = moved {
-                self.trouble = Some(fault);
+            if let Err(error) = moved {
+                self.trouble = Some(error);
             }
             self.at = to;
         }
@@ -113,14 +117,14 @@ impl PlacedDevice {
     }
 
     /// The residual comes to the processor.
-    fn leave(&mut self) -> Result<(), Fault> {
+    fn leave(&mut self) -> Result<(), DeviceError> {
         match self.at.gpu().and_then(|gpu| self.gpus.get_mut(gpu)) {
             Some(gpu) => gpu.read_residual(self.cpu.residual_mut()),
             None => Ok(()),
         }
     }
 
-    fn enter(&mut self, to: Place) -> Result<(), Fault> {
+    fn enter(&mut self, to: Place) -> Result<(), DeviceError> {
         match to.gpu().and_then(|gpu| self.gpus.get_mut(gpu)) {
             Some(gpu) => gpu.write_residual(self.cpu.residual()),
             None => Ok(()),
@@ -133,22 +137,27 @@ impl PlacedDevice {
     }
 
     /// Does something on a GPU; what it says goes with the step.
-    fn on_gpu(&mut self, work: impl FnOnce(&mut GpuDevice) -> Result<(), Fault>) {
+    fn on_gpu(&mut self, work: impl FnOnce(&mut GpuDevice) -> Result<(), DeviceError>) {
         if self.trouble.is_some() {
             return;
         }
-        if let Some(Err(fault)) = self.gpu().map(work) {
-            self.trouble = Some(fault);
+        if let Some(Err(error)) = self.gpu().map(work) {
+            self.trouble = Some(error);
         }
     }
 
     /// Takes what has come from the GPUs to the pages in shared memory.
-    fn collect(&mut self) -> Result<(), Fault> {
+    fn collect(&mut self) -> Result<(), DeviceError> {
         let PlacedDevice { cpu, gpus, settled, .. } = self;
         let mut came: Option<Vec<(PageId, usize)>> = None;
         for gpu in gpus.iter_mut().filter(|gpu| gpu.keeps_pages()) {
             // A page has come when it has come from all GPUs.
-            let pages = gpu.collect_pages(&mut |layer, page| cpu.layer_page_mut(layer, page))?;
+            let pages = gpu.collect_pages(&mut |layer, page, bytes| {
+                let place = cpu.layer_page_mut(layer, page);
+                if place.len() == bytes.len() {
+                    place.copy_from_slice(bytes);
+                }
+            })?;
             came = Some(match came {
                 None => pages,
                 Some(others) => others.into_iter().filter(|page| pages.contains(page)).collect(),
@@ -184,7 +193,7 @@ impl PlacedDevice {
     }
 
     /// Sends the rest of the step, takes earlier pages in meanwhile, and waits for the end.
-    fn end_on_gpus(&mut self) -> Result<(), Fault> {
+    fn end_on_gpus(&mut self) -> Result<(), DeviceError> {
         for gpu in self.gpus.iter_mut() {
             if gpu.keeps_pages() {
                 gpu.snapshot(&self.snapshot)?;
@@ -200,9 +209,9 @@ impl PlacedDevice {
     }
 }
 
-impl AsRef<CpuDevice> for PlacedDevice {
-    fn as_ref(&self) -> &CpuDevice {
-        &self.cpu
+impl AsRef<PlacedDevice> for PlacedDevice {
+    fn as_ref(&self) -> &PlacedDevice {
+        self
     }
 }
 
@@ -410,8 +419,8 @@ impl Device for PlacedDevice {
         if self.trouble.is_none() {
             self.trouble = self.end_on_gpus().err();
         }
-        if let Some(fault) = self.trouble.take() {
-            return Err(DeviceError::Fault(fault));
+        if let Some(error) = self.trouble.take() {
+            return Err(error);
         }
         let on_gpu = self.logits_on.is_some();
         let output = self.cpu.finish()?;
