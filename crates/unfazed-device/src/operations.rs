@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use unfazed_fault::{Class, Generation};
+use unfazed_fault::{Class, Generation, Unusable};
 use unfazed_formats::KvTypes;
 use unfazed_formats::config::{ExpertConfig, RopeConfig};
 use unfazed_store::experts::LayerExperts;
@@ -108,6 +108,9 @@ pub enum DeviceError {
     /// The device did not do its work.
     #[error(transparent)]
     Fault(#[from] Fault),
+    /// Something of a device that was replaced was used.
+    #[error(transparent)]
+    Unusable(#[from] Unusable),
 }
 
 /// Work that a device has lost.

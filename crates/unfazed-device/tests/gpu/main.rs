@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
+mod chores;
+mod queue;
 mod support;
+mod upload;
 
 use support::gpu;
 use unfazed_device::gpu::trial::{Trial, once};
