@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
+mod attend;
+mod heads;
+mod pages;
 mod receipt;
 mod support;
 
