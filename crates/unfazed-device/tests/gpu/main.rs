@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
+mod attend;
 mod chores;
+mod heads;
+mod pages;
 mod queue;
 mod support;
 mod upload;

@@ -2,9 +2,17 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `step.rs` | what kernels know of a step: rows, pages, tables for rotation |
+//! | `kv.rs` | where keys and values are in a layer's buffer, and how they are read |
+//! | `heads.rs` | norm and rotation of heads, keys and values into their pages |
+//! | `attend_decode.rs` | attention of few rows, each for itself |
 //! | `receipt.rs` | the proof that work ran |
 
+pub mod attend_decode;
+pub mod heads;
+pub mod kv;
 pub mod receipt;
+pub mod step;
 
 use super::kernel::Kernel;
 use super::open::Abilities;
