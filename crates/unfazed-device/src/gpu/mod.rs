@@ -13,10 +13,12 @@
 //! | `verdict.rs` | what can come of them, and which fault that is |
 //! | `upload.rs` | from the host to the device |
 //! | `readback.rs` | from the device to the host |
+//! | `device/` | the layers that are on a GPU, from weights to logits |
 //! | `trial.rs` | a kernel by itself, for tests and measurements |
 
 pub mod adapter;
 pub mod budget;
+mod device;
 mod encoder;
 pub mod kernel;
 pub mod kernels;
@@ -30,6 +32,7 @@ pub mod verdict;
 
 pub use adapter::{AdapterInfo, Adapters};
 pub use budget::{Budget, Cost, Limits};
+pub use device::{Experts, GpuConfig, GpuDevice, MatrixId, Opener, VectorId};
 pub use kernel::{Access, Kernel, Pipeline};
 pub use memory::{Bound, Buffer, Group, Memory, Ready};
 pub use open::{Abilities, Gpu};

@@ -9,7 +9,7 @@ use unfazed_fault::Generation;
 use unfazed_kernels::panel::PanelLayout;
 
 use super::Shape;
-use super::arena::{Arena, PromptArena};
+use super::arena::{Arena, PromptArena, words};
 use super::key::{Form, Key, Mode, Operand};
 use super::weights::{MatrixId, VectorId};
 use crate::DeviceError;
@@ -35,6 +35,11 @@ impl Matrix {
             1 => Shard::divide(self.layout.panels(), self.layout.panel_bytes(), &gpu.abilities),
             parts => Shard::divide(parts, self.layout.bytes(), &gpu.abilities),
         }
+    }
+
+    /// All of it.
+    pub(super) fn all(&self) -> Bound<'_> {
+        Bound::from(&self.buffer)
     }
 
     /// A shard of it.
@@ -67,6 +72,8 @@ pub(super) struct Live {
     pub(super) decode: Arena,
     pub(super) prompt: Arena,
     pub(super) many: PromptArena,
+    /// Parts of attentions over many positions.
+    pub(super) parts: Ready<Buffer>,
     /// Rows of prompts as matrices want them.
     pub(super) rounded: HashMap<(Operand, Form), Vec<Ready<Buffer>>>,
     /// Norm weights of queries and keys, one behind the other.
@@ -97,6 +104,7 @@ impl Live {
         let kv = kv.iter().map(|bytes| memory.scratch("KV pages", *bytes)).collect::<Result<_, _>>()?;
         let [decode, prompt] = [Arena::new(&memory, shape)?, Arena::new(&memory, shape)?];
         let many = PromptArena::new(&memory, shape)?;
+        let parts = memory.scratch("parts of attentions", words(shape.parts()?, 1))?;
         let uploader = Uploader::new(&queue, threads, patience)?;
         Ok(Live {
             gpu,
@@ -109,6 +117,7 @@ impl Live {
             decode,
             prompt,
             many,
+            parts,
             rounded: HashMap::new(),
             head_norms: HashMap::new(),
             pipelines: HashMap::new(),

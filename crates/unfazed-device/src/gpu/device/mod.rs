@@ -10,11 +10,13 @@
 //! | `rows.rs` | the rows of a step: generated ones and prompts |
 //! | `arena.rs` | activations, laid out once for the largest step |
 //! | `key.rs` | what a prepared kernel is remembered by |
+//! | `attention.rs` | heads, keys and values, attention |
 //! | `decode.rs` | the operations on generated rows |
 //! | `prompt.rs` | the operations on prompts |
 //! | `pages.rs` | keys and values to shared memory and back |
 
 mod arena;
+mod attention;
 mod decode;
 mod key;
 mod live;

@@ -39,13 +39,15 @@ pub struct DecodePlace {
     pub context_stride: u32,
     /// Segments that the longest row has ([`AttendDecode::segments`]).
     pub segments: u32,
+    /// The first row that is meant; parts are those of the rows from it on.
+    pub first: u32,
 }
 
 impl DecodePlace {
     /// As the kernels read it.
-    pub fn bytes(&self) -> [u8; 20] {
-        let DecodePlace { query, query_stride, context, context_stride, segments } = *self;
-        bytemuck::cast([query, query_stride, context, context_stride, segments])
+    pub fn bytes(&self) -> [u8; 24] {
+        let DecodePlace { query, query_stride, context, context_stride, segments, first } = *self;
+        bytemuck::cast([query, query_stride, context, context_stride, segments, first])
     }
 }
 
@@ -97,7 +99,7 @@ const SCALE = {scale:e}f;
             shares = THREADS / quads,
         );
         let source = [PLACE, BINDINGS, &kv.readers(2), STEP, &kv.places(), &constants, ATTEND].concat();
-        Kernel { name: format!("attend decode {heads} {}", kv.name()), source, bindings, immediates: 20 }
+        Kernel { name: format!("attend decode {heads} {}", kv.name()), source, bindings, immediates: 24 }
     }
 
     /// Workgroups for so many rows, the longest of so many segments.
@@ -124,13 +126,13 @@ const LANES = {lanes}u;
             name: format!("attend merge {heads}x{}", kv.head_dim),
             source: [PLACE, MERGE_BINDINGS, STEP, &constants, MERGE].concat(),
             bindings: vec![Access::Read, Access::Read, Access::Write],
-            immediates: 20,
+            immediates: 24,
         }
     }
 }
 
 const PLACE: &str = "
-struct Place { query: u32, query_stride: u32, context: u32, context_stride: u32, segments: u32 }
+struct Place { query: u32, query_stride: u32, context: u32, context_stride: u32, segments: u32, first: u32 }
 var<immediate> place: Place;
 ";
 
@@ -153,7 +155,7 @@ var<workgroup> panels: array<u32, 8>;
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
-    let row = step_row(group.z);
+    let row = step_row(place.first + group.z);
     let start = group.x * 128u;
     let head = group.y * AT_ONCE;
     let kv_head = head / GROUP;
@@ -170,7 +172,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         if (t % 32u == 0u) { panels[mine] = panel + VALUES + in_page * VALUE_PANEL; }
         panel += in_page * KEY_PANEL;
     }
-    let query = place.query + group.z * place.query_stride + head * DIM;
+    let query = place.query + (place.first + group.z) * place.query_stride + head * DIM;
     for (var i = t; i < DIM * AT_ONCE; i += 256u) {
         queries[i % DIM * AT_ONCE + i / DIM] = x[query + i] * SCALE;
     }
@@ -228,7 +230,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             for (var j = 0u; j < 32u; j++) { total += totals[h * 32u + j]; }
             let d = i % (DIM / 4u);
             if (place.segments == 1u) {
-                let at = place.context + group.z * place.context_stride + (head + h) * DIM + d * 4u;
+                let at = place.context + (place.first + group.z) * place.context_stride + (head + h) * DIM + d * 4u;
                 let c = sum / total;
                 context[at] = c.x;
                 context[at + 1u] = c.y;
@@ -262,7 +264,7 @@ var<workgroup> largest: array<f32, 256>;
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
-    let segments = step_row(group.y).position / 128u + 1u;
+    let segments = step_row(place.first + group.y).position / 128u + 1u;
     let base = (group.y * HEADS + group.x) * place.segments * (PART / 4u);
     var most = -1e38;
     for (var s = t; s < segments; s += 256u) { most = max(most, parts[base + s * (PART / 4u) + DIM / 4u].x); }
@@ -293,7 +295,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             total += totals[i];
         }
         let c = sum / total;
-        let at = place.context + group.y * place.context_stride + group.x * DIM + t * 4u;
+        let at = place.context + (place.first + group.y) * place.context_stride + group.x * DIM + t * 4u;
         context[at] = c.x;
         context[at + 1u] = c.y;
         context[at + 2u] = c.z;
