@@ -2,7 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
+mod prefill;
+mod quantise;
+mod routing;
 mod support;
+#[path = "../../../unfazed-kernels/tests/common/mod.rs"]
+mod weights;
 
 use support::gpu;
 use unfazed_device::gpu::trial::{Trial, once};
