@@ -6,9 +6,14 @@ mod attend;
 mod chores;
 mod heads;
 mod pages;
+mod prefill;
+mod quantise;
 mod queue;
+mod routing;
 mod support;
 mod upload;
+#[path = "../../../unfazed-kernels/tests/common/mod.rs"]
+mod weights;
 
 use support::gpu;
 use unfazed_device::gpu::trial::{Trial, once};
