@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
+mod embed;
 mod prefill;
 mod quantise;
 mod routing;
