@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
 mod embed;
+mod grouped;
 mod prefill;
 mod quantise;
 mod routing;
 mod support;
+mod tile;
 #[path = "../../../unfazed-kernels/tests/common/mod.rs"]
 mod weights;
 

@@ -7,11 +7,15 @@
 //! | `shard.rs` | parts of a matrix or stack of experts; the scalars of a dispatch |
 //! | `embed.rs` | rows of a table by token |
 //! | `quantise.rs` | RMS norm, activations as int8 or f16 |
+//! | `tile/` | many rows times a matrix |
 //! | `routing.rs` | which experts a row goes through, which rows an expert has |
+//! | `grouped.rs` | feed-forward networks of many rows |
 
 pub mod embed;
 pub mod format;
+pub mod grouped;
 pub mod quantise;
 pub mod routing;
 pub mod shard;
 mod table;
+pub mod tile;
