@@ -4,6 +4,8 @@
 
 mod attend;
 mod chores;
+mod embed;
+mod grouped;
 mod heads;
 mod pages;
 mod prefill;
@@ -11,6 +13,7 @@ mod quantise;
 mod queue;
 mod routing;
 mod support;
+mod tile;
 mod upload;
 #[path = "../../../unfazed-kernels/tests/common/mod.rs"]
 mod weights;

@@ -2,21 +2,33 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `format.rs` | reads weights from packed panels, for every block format |
+//! | `table.rs` | looks codes up in small tables, four at a time |
+//! | `shard.rs` | parts of a matrix or stack of experts; the scalars of a dispatch |
+//! | `embed.rs` | rows of a table by token |
 //! | `step.rs` | what kernels know of a step: rows, pages, tables for rotation |
 //! | `kv.rs` | where keys and values are in a layer's buffer, and how they are read |
 //! | `heads.rs` | norm and rotation of heads, keys and values into their pages |
 //! | `attend_decode.rs` | attention of few rows, each for itself |
 //! | `quantise.rs` | RMS norm, activations as int8 or f16 |
+//! | `tile/` | many rows times a matrix |
 //! | `routing.rs` | which experts a row goes through, which rows an expert has |
+//! | `grouped.rs` | feed-forward networks of many rows |
 //! | `receipt.rs` | the proof that work ran |
 
 pub mod attend_decode;
+pub mod embed;
+pub mod format;
+pub mod grouped;
 pub mod heads;
 pub mod kv;
 pub mod quantise;
 pub mod receipt;
 pub mod routing;
+pub mod shard;
 pub mod step;
+mod table;
+pub mod tile;
 
 use super::kernel::Kernel;
 use super::open::Abilities;

@@ -11,7 +11,10 @@
 //! | [list] | u32 `[rows]`: which row of the table above each row is |
 //! | [floats] | written: f32 `[rows, columns]`, after the norm |
 //! | [quants, scales, sums] | written: int8 `[rows, columns]`; f32 `[rows, columns / grain]`; i32 `[rows, columns / 16]` |
-//! | [halves, peaks] | written: f16 `[rows, columns]`, what `quants` times `scales` is over the row's peak (a power of two, so that no magnitude overflows); f32 `[rows]` |
+//! | [halves, peaks] | written: f16 `[rows, columns]`, and f32 `[rows]` that a row is multiplied by |
+//!
+//! Halves times the row's peak are quants times scales (or the floats, if nothing is rounded to int8). A peak is a power of two,
+//! such that no magnitude overflows in f16.
 
 use unfazed_kernels::activations::Grain;
 
