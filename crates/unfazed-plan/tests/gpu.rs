@@ -196,7 +196,7 @@ fn shares_divide_layers_among_gpus_in_order() {
     assert_eq!(counts(None), [32, 16]);
     let split = settings(GpuSettings { split: Some("1,1,2".parse().unwrap()), ..GpuSettings::default() });
     let plan = ask(&QWEN3_30B, &machine, &split).unwrap();
-    assert_eq!(plan.notes, ["--split changed from 1,1,2 to 1,1: layers are on 2 GPU"]);
+    assert_eq!(plan.notes, ["--split changed from 1,1,2 to 1,1: layers are shared by 2 GPUs"]);
 }
 
 #[test]

@@ -144,7 +144,7 @@ fn checked(request: &Request<'_>, changes: &mut Changes<'_>) -> Result<GpuSettin
         gpu.split = fewer;
         let to = fewer.map_or("1".to_owned(), |split| split.to_string());
         let change = Change { setting: "split", verb: "changed", to, settings: with(gpu) };
-        changes.change(split, change, &format!("layers are on {} GPU", gpus.len()))?;
+        changes.change(split, change, &format!("layers are shared by {} GPUs", gpus.len()))?;
     }
     if gpu.host_copy == HostCopy::On && request.streams && !gpus.is_empty() {
         gpu.host_copy = HostCopy::Off;
