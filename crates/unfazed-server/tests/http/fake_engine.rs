@@ -14,8 +14,8 @@ use unfazed_server::{Exit, Launch, Process};
 use unfazed_wire::link::{self, Receiver, Sender};
 use unfazed_wire::memory::Segment;
 use unfazed_wire::{
-    BUILD_ID, Failure, FailureKind, FinishReason, LoadFailure, LoadFault, Placement, ReadyInfo, RequestId,
-    SandboxInfo, Start, Submit, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs,
+    BUILD_ID, Failure, FailureKind, FinishReason, LoadFailure, LoadFault, ReadyInfo, RequestId, SandboxInfo,
+    Start, Submit, Timings, ToEngine, ToFront, TokenEvent, TokenLogprobs,
 };
 
 /// How long a test waits for anything. Never reached by one that passes.
@@ -318,6 +318,7 @@ impl Life<'_> {
             }));
             return Err(1);
         }
+        let placement = start.placement.clone();
         self.take(*start, descriptors);
         if matches!(self.control.boot, Boot::TroubledSecond) && self.number == 2 {
             let (fault, message) = (LoadFault::Machine, "the disk is on fire".to_owned());
@@ -343,7 +344,7 @@ impl Life<'_> {
             read_bytes: if self.number == 1 { 2_000 } else { 0 },
             kept_bytes: if self.number == 1 { 0 } else { 2_000 },
             sandbox: SandboxInfo::default(),
-            placement: Placement::cpu(1),
+            placement,
             gpus: Vec::new(),
         };
         let loading = [0, 10].map(|done| ToFront::Loading { done, total: 10 });
