@@ -6,7 +6,6 @@ use unfazed_kernels::vector::RopeFrequencies;
 
 use super::Shape;
 use super::rows::Side;
-use crate::gpu::kernels::attend_prompt::BLOCK_ROWS;
 use crate::gpu::kernels::step::{StepCounts, StepData, StepShape};
 use crate::gpu::memory::{Bound, Buffer, Memory, Ready};
 use crate::gpu::queue::Queue;
@@ -57,7 +56,7 @@ impl Arena {
         let starts = [0, aligned(query), aligned(query) + aligned(kv)];
         let page_tokens = shape.layout.page_tokens();
         let data =
-            StepData::new(StepShape { page_tokens, pages, block_rows: BLOCK_ROWS });
+            StepData::new(StepShape { page_tokens, pages, block_rows: 64 });
         let step = StepData::most_words(max_rows, shape.sequence_pages(), shape.rope.dimensions);
         Ok(Arena {
             step: memory.scratch("the step", words(step, 1))?,

@@ -3,32 +3,25 @@
 use unfazed_formats::config::ExpertConfig;
 
 use super::GpuDevice;
+use super::arena::Arena;
 use super::key::{Key, Mode};
 use super::live::Live;
 use super::weights::{Experts, MatrixId, VectorId};
 use crate::DeviceError;
 use crate::gpu::budget::Cost;
 use crate::gpu::kernels::experts::{Down, GateUp};
-use crate::gpu::kernels::matvec::{MOST_ROWS, MatVec};
+use crate::gpu::kernels::matvec::MatVec;
 use crate::gpu::kernels::shard::{Shard, immediates};
-use crate::gpu::memory::Bound;
+use crate::gpu::memory::{Bound, Buffer, Ready};
 
 /// The norm before products: its weight and epsilon.
 type Norm = (VectorId, f32);
 
-/// Records a kernel for all rows, as many as it takes at a time.
-fn by_rows(
-    live: &mut Live,
-    key: Key,
-    rows: usize,
-    grid: impl Fn(Shard, usize) -> [u32; 3],
-) {
-    for first in (0..rows).step_by(MOST_ROWS) {
-        let some = MOST_ROWS.min(rows - first);
-        live.dispatch(key, Cost::WHOLE, |shard| {
-            (immediates(first, some, shard).to_vec(), grid(shard, some))
-        });
-    }
+/// Records a kernel for all rows: it takes as many at a time as it can.
+fn record(live: &mut Live, key: Key, rows: usize, grid: impl Fn(Shard) -> [u32; 3]) {
+    live.dispatch(key, Cost::WHOLE.of_length(rows as u32), |shard| {
+        (immediates(rows, shard).to_vec(), grid(shard))
+    });
 }
 
 impl GpuDevice {
@@ -57,28 +50,37 @@ impl GpuDevice {
                 Ok(bound)
             },
         )?;
-        by_rows(live, key, rows, |shard, _| what.grid(shard));
+        record(live, key, rows, |shard| what.grid(shard));
         Ok(())
     }
 
     pub(super) fn decode_context(&mut self, w: MatrixId) -> Result<(), DeviceError> {
-        let rows = self.rows.decode.len();
-        if rows == 0 {
-            return Ok(());
+        match self.rows.decode.len() {
+            0 => Ok(()),
+            _ => self.decode_add(w, |arena| &arena.context),
         }
+    }
+
+    /// The residual += rows of an input times a matrix.
+    fn decode_add(
+        &mut self,
+        w: MatrixId,
+        input: fn(&Arena) -> &Ready<Buffer>,
+    ) -> Result<(), DeviceError> {
+        let rows = self.rows.decode.len();
         let live = self.live.as_mut().ok_or_else(super::gone)?;
         let what = MatVec { matrices: vec![live.matrix(w)?.layout], norm: None, add: true, listed: false };
-        let key = Key::DecodeContext(w);
+        let key = Key::DecodeAdd(w);
         live.prepare(
             key,
             |live| Ok((what.kernel(&live.gpu.abilities), live.matrix(w)?.shards(&live.gpu))),
             |live, shard| {
                 let arena = &live.decode;
-                let [input, out] = [&arena.context, &arena.residual].map(Bound::from);
+                let [input, out] = [input(arena), &arena.residual].map(Bound::from);
                 Ok(vec![input, live.matrix(w)?.bound(shard), out])
             },
         )?;
-        by_rows(live, key, rows, |shard, _| what.grid(shard));
+        record(live, key, rows, |shard| what.grid(shard));
         Ok(())
     }
 
@@ -93,7 +95,7 @@ impl GpuDevice {
             return Ok(());
         }
         self.decode_inner(gate, up, norm, None)?;
-        self.decode_outer(down, None)
+        self.decode_add(down, |arena| &arena.inner)
     }
 
     pub(super) fn decode_mixture(
@@ -109,7 +111,7 @@ impl GpuDevice {
         self.decode_router(router, norm)?;
         self.choose(Mode::Decode, config)?;
         self.decode_inner(experts.gate, experts.up, norm, Some(config))?;
-        self.decode_outer(experts.down, Some(config))
+        self.decode_outer(experts.down, config)
     }
 
     fn decode_router(&mut self, router: MatrixId, (weight, epsilon): Norm) -> Result<(), DeviceError> {
@@ -127,7 +129,7 @@ impl GpuDevice {
                 Ok(vec![input, norm, live.matrix(router)?.bound(shard), Bound::from(&arena.router)])
             },
         )?;
-        by_rows(live, key, rows, |shard, _| what.grid(shard));
+        record(live, key, rows, |shard| what.grid(shard));
         Ok(())
     }
 
@@ -143,7 +145,7 @@ impl GpuDevice {
         let live = self.live.as_mut().ok_or_else(super::gone)?;
         let (gate_layout, up_layout) = (live.matrix(gate)?.layout, live.matrix(up)?.layout);
         let used = config.map(|config| config.used);
-        let what = GateUp { gate: gate_layout, up: up_layout, norm: epsilon, used };
+        let what = GateUp { gate: gate_layout, up: up_layout, norm: Some(epsilon), used };
         let key = Key::DecodeInner(gate, up, weight);
         live.prepare(
             key,
@@ -157,30 +159,26 @@ impl GpuDevice {
                 Ok(bound)
             },
         )?;
-        by_rows(live, key, rows, |shard, some| what.grid(shard, some));
+        record(live, key, rows, |_| what.grid(rows));
         Ok(())
     }
 
-    fn decode_outer(&mut self, down: MatrixId, config: Option<&ExpertConfig>) -> Result<(), DeviceError> {
+    fn decode_outer(&mut self, down: MatrixId, config: &ExpertConfig) -> Result<(), DeviceError> {
         let rows = self.rows.decode.len();
         let live = self.live.as_mut().ok_or_else(super::gone)?;
-        let used = config.map(|config| config.used);
-        let what = Down { down: live.matrix(down)?.layout, used };
+        let what = Down { down: live.matrix(down)?.layout, used: config.used };
         let key = Key::DecodeOuter(down);
         live.prepare(
             key,
             |live| Ok((what.kernel(&live.gpu.abilities), live.matrix(down)?.shards(&live.gpu))),
             |live, shard| {
                 let arena = &live.decode;
-                let mut bound = vec![Bound::from(&arena.inner)];
-                if used.is_some() {
-                    bound.extend([&arena.ids, &arena.weights].map(Bound::from));
-                }
+                let mut bound = [&arena.inner, &arena.ids, &arena.weights].map(Bound::from).to_vec();
                 bound.extend([live.matrix(down)?.bound(shard), Bound::from(&arena.residual)]);
                 Ok(bound)
             },
         )?;
-        by_rows(live, key, rows, |shard, some| what.grid(shard, some));
+        record(live, key, rows, |_| what.grid(rows));
         Ok(())
     }
 
@@ -215,7 +213,7 @@ impl GpuDevice {
                     Ok(bound)
                 },
             )?;
-            by_rows(live, key, rows, |shard, _| what.grid(shard));
+            record(live, key, rows, |shard| what.grid(shard));
             let bytes = super::arena::words(rows, self.shape.vocab);
             let Live { queue, decode, prompt, .. } = live;
             let logits = if mode == Mode::Decode { &decode.logits } else { &prompt.logits };

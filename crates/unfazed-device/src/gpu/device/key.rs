@@ -18,9 +18,9 @@ pub(super) enum Key {
     /// Attention of a layer.
     Attention(Mode, usize),
     /// The second part of an attention over many positions.
-    Merge,
-    /// The output of attention, of generated rows.
-    DecodeContext(MatrixId),
+    Merge(Mode),
+    /// A product of generated rows that is added to the residual.
+    DecodeAdd(MatrixId),
     /// The router of generated rows.
     DecodeRouter(MatrixId, VectorId),
     /// Which experts.

@@ -37,7 +37,7 @@ use unfazed_kernels::attention::KvLayout;
 use unfazed_kernels::vector::RopeFrequencies;
 use unfazed_store::PackedStack;
 
-use self::key::Operand;
+use self::key::{Mode, Operand};
 use self::live::{Live, LiveConfig};
 use self::pages::Snapshot;
 use self::rows::Rows;
@@ -396,8 +396,8 @@ impl GpuDevice {
         let own = own.ok_or_else(|| DeviceError::Batch(format!("layer {layer} is not on this GPU")))?;
         // All keys and values are stored first: a generated row may follow rows of its own prompt.
         self.store_heads(own, norms)?;
-        self.prompt_attention(own)?;
-        self.decode_attention(own)
+        self.attention(Mode::Prompt, own)?;
+        self.attention(Mode::Decode, own)
     }
 
     /// See [`crate::Device::project_context`].

@@ -211,13 +211,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
     var values_sum: array<vec4<f32>, AT_ONCE>;
     let dims = t % (DIM / 4u);
-    let from = t / (DIM / 4u);
-    if (from < SHARES) {
-        for (var p = from; p < seen; p += SHARES) {
+    let share_of = t / (DIM / 4u);
+    if (share_of < SHARES) {
+        for (var p = share_of; p < seen; p += SHARES) {
             let value = value_quad(panels[p / 16u], p % 16u, dims);
             for (var h = 0u; h < AT_ONCE; h++) { values_sum[h] += value * weights[h * 32u + p / 4u][p % 4u]; }
         }
-        for (var h = 0u; h < AT_ONCE; h++) { sums[(from * AT_ONCE + h) * (DIM / 4u) + dims] = values_sum[h]; }
+        for (var h = 0u; h < AT_ONCE; h++) { sums[(share_of * AT_ONCE + h) * (DIM / 4u) + dims] = values_sum[h]; }
     }
     workgroupBarrier();
 
