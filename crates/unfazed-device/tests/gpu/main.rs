@@ -12,6 +12,7 @@ mod prefill;
 mod quantise;
 mod queue;
 mod routing;
+mod matvec;
 mod support;
 mod tile;
 mod upload;

@@ -23,6 +23,8 @@
 
 mod activations;
 pub mod attend_decode;
+
+mod activations;
 mod bindings;
 pub mod embed;
 pub mod experts;
@@ -35,6 +37,8 @@ mod product;
 pub mod quantise;
 pub mod receipt;
 pub mod routing;
+pub mod matvec;
+mod product;
 pub mod shard;
 pub mod step;
 mod table;
