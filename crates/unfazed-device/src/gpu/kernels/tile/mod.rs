@@ -93,7 +93,8 @@ pub struct Tile {
     pub rows: TileRows,
     /// What is made of it.
     pub product: Product,
-    /// Rows of a tile, 64 or 128. More need fewer reads, but there are fewer workgroups. The bits are the same.
+    /// Rows of a tile, 64 or 128. More need fewer reads, but there are fewer workgroups. The bits are the same. A product with
+    /// two matrices has 64 always.
     pub tile_rows: u32,
 }
 
@@ -126,6 +127,11 @@ impl Tile {
 
     /// Workgroups for at most `rows` rows of each of `matrices` matrices (1 without lists).
     pub fn grid(&self, rows: u32, matrices: u32) -> [u32; 3] {
-        [(self.layout.rows() as u32).div_ceil(TILE_COLUMNS), rows.div_ceil(self.tile_rows), matrices]
+        [(self.layout.rows() as u32).div_ceil(TILE_COLUMNS), rows.div_ceil(self.height()), matrices]
+    }
+
+    /// Rows of a tile.
+    fn height(&self) -> u32 {
+        if self.product == Product::GatedSilu { 64 } else { self.tile_rows }
     }
 }
