@@ -9,7 +9,7 @@ use unfazed_kernels::Isa;
 use unfazed_kernels::activations::Grain;
 use unfazed_kernels::panel::PanelLayout;
 
-use crate::prefill::{activations, bytes, close, floats, paths, rows, tolerance};
+use crate::prefill::{activations, bytes, close, floats, paths, rows, tolerance, translate};
 use crate::support::gpu;
 use crate::weights::{Bytes, Packed, Random, Scales, file_rows, formats, product};
 
@@ -133,39 +133,14 @@ fn products_are_added_or_gated() {
 }
 
 #[test]
-fn every_kernel_translates_for_vulkan_and_metal() {
-    use naga::valid::{Capabilities, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
+fn every_tile_translates_for_vulkan_and_metal() {
     let translated = |tile: &Tile| {
-        let kernel = tile.kernel();
-        let module = naga::front::wgsl::parse_str(&kernel.source)
-            .unwrap_or_else(|error| panic!("{}: {}", kernel.name, error.emit_to_string(&kernel.source)));
-        let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
-        validator.subgroup_stages(ShaderStages::COMPUTE).subgroup_operations(SubgroupOperationSet::all());
-        let info = validator
-            .validate(&module)
-            .unwrap_or_else(|error| panic!("{}: {}", kernel.name, error.emit_to_string(&kernel.source)));
-        let shared: u32 = module
-            .global_variables
-            .iter()
-            .filter(|(_, variable)| variable.space == naga::AddressSpace::WorkGroup)
-            .map(|(_, variable)| module.types[variable.ty].inner.size(module.to_ctx()))
-            .sum();
-        let metal = tile.tile_rows == 64 && tile.path != TilePath::Cooperative(16);
-        let most = if metal { 32 } else { 48 } * 1024;
-        assert!(shared <= most, "{}: {shared} bytes of shared memory", kernel.name);
-        if tile.path != TilePath::Cooperative(8) {
-            let options = naga::back::spv::Options { lang_version: (1, 6), ..Default::default() };
-            naga::back::spv::write_vec(&module, &info, &options, None).unwrap();
-        }
-        // Metal has no cooperative matrices of 16 rows.
-        if tile.path != TilePath::Cooperative(16) {
-            let options = naga::back::msl::Options {
-                lang_version: (3, 1),
-                fake_missing_bindings: true,
-                ..Default::default()
-            };
-            naga::back::msl::write_string(&module, &info, &options, &Default::default()).unwrap();
-        }
+        // Metal has no cooperative matrices of 16 rows, and what has them of 8 is Metal.
+        let vulkan = tile.path != TilePath::Cooperative(8);
+        let metal = tile.path != TilePath::Cooperative(16);
+        let shared = translate(&tile.kernel(), vulkan, metal);
+        let most = if metal && tile.tile_rows == 64 { 32 } else { 48 } * 1024;
+        assert!(shared <= most, "{tile:?}: {shared} bytes of shared memory");
     };
     for format in formats() {
         let w = matrix(format, 16, 256, 1);

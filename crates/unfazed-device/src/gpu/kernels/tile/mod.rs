@@ -47,12 +47,11 @@ pub enum TilePath {
 impl TilePath {
     /// The fastest for a matrix that agrees with the CPU's numbers.
     pub fn best(layout: &PanelLayout, abilities: &Abilities) -> TilePath {
-        if abilities.half && abilities.subgroup == Some(32) {
-            // Metal has 8x8 alone, and whatever has 16x16 has 32 threads for it.
-            for size in [16, 8] {
-                if abilities.cooperative.contains(&[size; 3]) {
-                    return TilePath::Cooperative(size);
-                }
+        // Metal has 8x8 alone; tiles of 16x16 need more shared memory than it has.
+        for (size, shared) in [(16, 48 * 1024), (8, 32 * 1024)] {
+            let threads = abilities.half && abilities.subgroup == Some(32);
+            if threads && abilities.cooperative.contains(&[size; 3]) && abilities.shared_bytes >= shared {
+                return TilePath::Cooperative(size);
             }
         }
         if Codec::of(layout).integers() { TilePath::Integers } else { TilePath::Floats }
