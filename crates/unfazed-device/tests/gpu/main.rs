@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
 mod chores;
+#[cfg(not(target_vendor = "apple"))]
+mod faults;
 mod queue;
 mod support;
+mod translate;
 mod upload;
 
 use support::gpu;
