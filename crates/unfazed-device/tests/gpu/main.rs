@@ -10,11 +10,14 @@ mod heads;
 mod pages;
 mod prefill;
 mod quantise;
+#[cfg(not(target_vendor = "apple"))]
+mod faults;
 mod queue;
 mod routing;
 mod matvec;
 mod support;
 mod tile;
+mod translate;
 mod upload;
 #[path = "../../../unfazed-kernels/tests/common/mod.rs"]
 mod weights;
