@@ -39,13 +39,15 @@ pub struct DecodePlace {
     pub context_stride: u32,
     /// Segments that the longest row has ([`AttendDecode::segments`]).
     pub segments: u32,
+    /// The first row that is meant; parts are those of the rows from it on.
+    pub first: u32,
 }
 
 impl DecodePlace {
     /// As the kernels read it.
-    pub fn bytes(&self) -> [u8; 20] {
-        let DecodePlace { query, query_stride, context, context_stride, segments } = *self;
-        bytemuck::cast([query, query_stride, context, context_stride, segments])
+    pub fn bytes(&self) -> [u8; 24] {
+        let DecodePlace { query, query_stride, context, context_stride, segments, first } = *self;
+        bytemuck::cast([query, query_stride, context, context_stride, segments, first])
     }
 }
 
@@ -99,7 +101,7 @@ const SCALE = {scale:e}f;
         let source =
             [PLACE, BINDINGS, &kv.readers(2), STEP, &kv.places(), &constants, &attend_text(self.at_once())]
                 .concat();
-        Kernel { name: format!("attend decode {heads} {}", kv.name()), source, bindings, immediates: 20 }
+        Kernel { name: format!("attend decode {heads} {}", kv.name()), source, bindings, immediates: 24 }
     }
 
     /// Workgroups for so many rows, the longest of so many segments.
@@ -126,13 +128,13 @@ const LANES = {lanes}u;
             name: format!("attend merge {heads}x{}", kv.head_dim),
             source: [PLACE, MERGE_BINDINGS, STEP, &constants, MERGE].concat(),
             bindings: vec![Access::Read, Access::Read, Access::Write],
-            immediates: 20,
+            immediates: 24,
         }
     }
 }
 
 const PLACE: &str = "
-struct Place { query: u32, query_stride: u32, context: u32, context_stride: u32, segments: u32 }
+struct Place { query: u32, query_stride: u32, context: u32, context_stride: u32, segments: u32, first: u32 }
 var<immediate> place: Place;
 ";
 
@@ -172,7 +174,7 @@ var<workgroup> panels: array<u32, 8>;
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {{
-    let row = step_row(group.z);
+    let row = step_row(place.first + group.z);
     let start = group.x * 128u;
     if (start > row.position) {{ return; }}
     // Positions of the segment that the row sees.
@@ -185,7 +187,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let block = block_at(step[row.pages + position / PAGE_TOKENS], kv_head);
     let in_page = position % PAGE_TOKENS / 16u;
     if (t % 32u == 0u) {{ panels[mine] = block + VALUES + in_page * VALUE_PANEL; }}
-    let query = place.query + group.z * place.query_stride + head * DIM;
+    let query = place.query + (place.first + group.z) * place.query_stride + head * DIM;
     for (var i = t; i < DIM * AT_ONCE; i += 256u) {{
         queries[i % DIM * AT_ONCE + i / DIM] = x[query + i] * SCALE;
     }}
@@ -251,7 +253,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }}
         let d = i % (DIM / 4u);
         if (place.segments == 1u) {{
-            let at = place.context + group.z * place.context_stride + (head + h) * DIM + d * 4u;
+            let at = place.context + (place.first + group.z) * place.context_stride + (head + h) * DIM + d * 4u;
             let c = sum / total;
             context[at] = c.x;
             context[at + 1u] = c.y;
@@ -286,7 +288,7 @@ var<workgroup> largest: array<f32, 256>;
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
-    let segments = step_row(group.y).position / 128u + 1u;
+    let segments = step_row(place.first + group.y).position / 128u + 1u;
     let base = (group.y * HEADS + group.x) * place.segments * (PART / 4u);
     var most = -1e38;
     for (var s = t; s < segments; s += 256u) { most = max(most, parts[base + s * (PART / 4u) + DIM / 4u].x); }
@@ -317,7 +319,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             total += totals[i];
         }
         let c = sum / total;
-        let at = place.context + group.y * place.context_stride + group.x * DIM + t * 4u;
+        let at = place.context + (place.first + group.y) * place.context_stride + group.x * DIM + t * 4u;
         for (var j = 0u; j < 4u; j++) { context[at + j] = c[j]; }
     }
 }
