@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
 mod attend;
+mod attention_text;
 mod heads;
 mod pages;
 mod receipt;

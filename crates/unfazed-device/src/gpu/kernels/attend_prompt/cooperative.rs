@@ -6,7 +6,7 @@
 //!
 //! Contexts stay in matrices that only whole subgroups can scale. So a row scales what it has added up only when its largest
 //! score has grown by more than 8 (weights are powers of two, of up to that): that is rare after the first positions. Whether
-//! a row does depends on it alone; the others of its subgroup are then multiplied by one.
+//! a row does depends on it alone; the others of its block are then multiplied by one.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,7 @@ const WEIGHTS: usize = 40;
 
 /// Bytes that a workgroup shares.
 pub(super) fn shared_bytes(head_dim: usize) -> usize {
-    BLOCK_ROWS * (SCORES * 4 + WEIGHTS * 2 + head_dim * 2)
+    BLOCK_ROWS * (SCORES * 4 + WEIGHTS * 2 + head_dim * 2) + 16
 }
 
 pub(super) fn kernel(attend: &AttendPrompt) -> Kernel {
@@ -36,6 +36,8 @@ pub(super) fn kernel(attend: &AttendPrompt) -> Kernel {
             "
 var<workgroup> scores: array<f32, {}>;
 var<workgroup> weights: array<f16, {}>;
+// Whether a row scales what it has.
+var<workgroup> growing: array<u32, 3>;
 // Queries, and later the last values, of which those that nobody has stored are zero.
 var<workgroup> stage: array<f16, {}>;
 ",
@@ -97,13 +99,62 @@ fn values_text(tiles: usize, array: &str, at: [&str; 2]) -> String {
     text
 }
 
+/// WGSL: a matrix of contexts through shared memory, where a thread does something with eight numbers of a row.
+fn through(d: usize, what: &str) -> String {
+    format!("coopStoreT(c{d}, &scores[my_scores], {SCORES}u); subgroupBarrier(); {what}; subgroupBarrier();")
+}
+
+/// WGSL: weights of 32 positions from `start` on, `w0` and `w1`, and where their values are.
+fn weigh_text(tiles: usize) -> String {
+    let shrink = each(tiles, |d| {
+        through(d, "shrink_row(my_row, half, shrink)")
+            + &format!(
+                " c{d} = coopLoadT<coop_mat16x16<f32, C>>(&scores[my_scores], {SCORES}u); subgroupBarrier();"
+            )
+    });
+    format!(
+        "
+        let second = min(start + 16u, last);
+        let blocks = vec2<u32>(block_of(row.pages, start, kv_head), block_of(row.pages, second, kv_head));
+        let panels = vec2<u32>(start, second) % PAGE_TOKENS / 16u;
+        let key0 = blocks.x + panels.x * 2u * KEY_PANEL;
+        let key1 = blocks.y + panels.y * 2u * KEY_PANEL;
+{scores}
+        subgroupBarrier();
+        var mine_of: array<f32, 16>;
+        var peak = -1e38;
+        for (var i = 0u; i < 16u; i++) {{
+            let s = select(-1e38, scores[my_row + 2u * i + half], start + 2u * i + half <= sees);
+            mine_of[i] = s;
+            peak = max(peak, s);
+        }}
+        peak = max(peak, subgroupShuffleXor(peak, 1u));
+        let grown = peak > most + 8.0;
+        let shrink = select(1.0, exp2(most - peak), grown);
+        most = select(most, peak, grown);
+        total *= shrink;
+        for (var i = 0u; i < 16u; i++) {{
+            let w = f16(exp2(mine_of[i] - most));
+            total += f32(w);
+            weights[mine * {WEIGHTS}u + 2u * i + half] = w;
+        }}
+        // Turned back to zero when nobody looks at it.
+        if (grown && start > 0u) {{ growing[start / 32u % 3u] = 1u; }}
+        let some = workgroupUniformLoad(&growing[start / 32u % 3u]);
+        if (t == 0u) {{ growing[(start / 32u + 2u) % 3u] = 0u; }}
+        if (some != 0u) {{
+            {shrink}
+        }}
+        let w0 = coopLoadT<coop_mat16x16<f16, A>>(&weights[subgroup * 16u * {WEIGHTS}u], {WEIGHTS}u);
+        let w1 = coopLoadT<coop_mat16x16<f16, A>>(&weights[subgroup * 16u * {WEIGHTS}u + 16u], {WEIGHTS}u);
+        let value0 = blocks.x + 2u * VALUES + panels.x * 2u * VALUE_PANEL;
+        let value1 = blocks.y + 2u * VALUES + panels.y * 2u * VALUE_PANEL;
+",
+        scores = scores_text(tiles),
+    )
+}
+
 fn main_text(tiles: usize) -> String {
-    // A matrix of contexts through shared memory: a thread has eight numbers of a row.
-    let through = |d: usize, what: &str| {
-        format!(
-            "coopStoreT(c{d}, &scores[my_scores], {SCORES}u); subgroupBarrier(); {what}; subgroupBarrier();"
-        )
-    };
     let queries = each(tiles, |d| {
         format!(
             "let q{d} = coopLoadT<coop_mat16x16<f16, A>>(&stage[subgroup * 16u * DIM + {}u], DIM);",
@@ -111,12 +162,6 @@ fn main_text(tiles: usize) -> String {
         )
     });
     let declare = each(tiles, |d| format!("var c{d} = coop_mat16x16<f32, C>();"));
-    let shrink = each(tiles, |d| {
-        through(d, "shrink_row(my_row, half, shrink)")
-            + &format!(
-                " c{d} = coopLoadT<coop_mat16x16<f32, C>>(&scores[my_scores], {SCORES}u); subgroupBarrier();"
-            )
-    });
     let write = each(tiles, |d| {
         through(d, &format!("write_row(my_row, half, out_at + {}u, 1.0 / total, wanted)", d * 16))
     });
@@ -151,6 +196,7 @@ fn main(
         }}
         stage[i] = f16(q * SCALE);
     }}
+    if (t < 3u) {{ growing[t] = 0u; }}
     workgroupBarrier();
     {queries}
     {declare}
@@ -162,52 +208,23 @@ fn main(
     let my_row = mine * {SCORES}u;
     var most = -1e38;
     var total = 0.0;
-    for (var start = 0u; start <= last; start += 32u) {{
-        let second = min(start + 16u, last);
-        let blocks = vec2<u32>(block_of(row.pages, start, kv_head), block_of(row.pages, second, kv_head));
-        let panels = vec2<u32>(start, second) % PAGE_TOKENS / 16u;
-        let key0 = blocks.x + panels.x * 2u * KEY_PANEL;
-        let key1 = blocks.y + panels.y * 2u * KEY_PANEL;
-{scores}
-        subgroupBarrier();
-        var mine_of: array<f32, 16>;
-        var peak = -1e38;
-        for (var i = 0u; i < 16u; i++) {{
-            let s = select(-1e38, scores[my_row + 2u * i + half], start + 2u * i + half <= sees);
-            mine_of[i] = s;
-            peak = max(peak, s);
-        }}
-        peak = max(peak, subgroupShuffleXor(peak, 1u));
-        let grown = peak > most + 8.0;
-        let shrink = select(1.0, exp2(most - peak), grown);
-        most = select(most, peak, grown);
-        total *= shrink;
-        for (var i = 0u; i < 16u; i++) {{
-            let w = f16(exp2(mine_of[i] - most));
-            total += f32(w);
-            weights[mine * {WEIGHTS}u + 2u * i + half] = w;
-        }}
-        subgroupBarrier();
-        if (subgroupAny(grown && start > 0u)) {{
-            {shrink}
-        }}
-        let w0 = coopLoadT<coop_mat16x16<f16, A>>(&weights[subgroup * 16u * {WEIGHTS}u], {WEIGHTS}u);
-        let w1 = coopLoadT<coop_mat16x16<f16, A>>(&weights[subgroup * 16u * {WEIGHTS}u + 16u], {WEIGHTS}u);
-        let value0 = blocks.x + 2u * VALUES + panels.x * 2u * VALUE_PANEL;
-        let value1 = blocks.y + 2u * VALUES + panels.y * 2u * VALUE_PANEL;
-        if (start + 32u <= last + 1u) {{
+    var start = 0u;
+    for (; start + 32u <= last + 1u; start += 32u) {{
+{weigh}
 {values}
-        }} else {{
-            // Zero times a number that nobody has stored may be none.
-            for (var i = t; i < 32u * DIM; i += 128u) {{
-                let p = i / DIM;
-                var v = f16(0.0);
-                if (start + p <= last) {{ v = values[select(value0, value1, p >= 16u) + p % 16u * DIM + i % DIM]; }}
-                stage[i] = v;
-            }}
-            workgroupBarrier();
-{last_values}
+    }}
+    // Once, or not at all.
+    for (; start <= last; start += 32u) {{
+{weigh}
+        // Zero times a number that nobody has stored may be none.
+        for (var i = t; i < 32u * DIM; i += 128u) {{
+            let p = i / DIM;
+            var v = f16(0.0);
+            if (start + p <= last) {{ v = values[select(value0, value1, p >= 16u) + p % 16u * DIM + i % DIM]; }}
+            stage[i] = v;
         }}
+        workgroupBarrier();
+{last_values}
     }}
     total += subgroupShuffleXor(total, 1u);
     subgroupBarrier();
@@ -216,7 +233,7 @@ fn main(
     {write}
 }}
 ",
-        scores = scores_text(tiles),
+        weigh = weigh_text(tiles),
         values = values_text(tiles, "values", ["value0", "value1"]),
         last_values = values_text(tiles, "stage", ["0u", "16u * DIM"]),
     )
