@@ -6,6 +6,7 @@ mod attend;
 mod chores;
 mod embed;
 mod grouped;
+mod attention_text;
 mod heads;
 mod pages;
 mod prefill;
