@@ -115,7 +115,11 @@ fn a_prompt_and_its_answer_are_as_near_the_truth_as_those_of_the_processor() {
         for placement in placements(model.config.layers) {
             let Some(mut device) = placed(&model, placement.clone()) else { return };
             let error = error(&run(&mut device, &tokens, 61), &truth);
-            println!("{:?} {}: {error:.2e}, the processor alone {cpu:.2e}", model.config.family, placement.engine());
+            println!(
+                "{:?} {}: {error:.2e}, the processor alone {cpu:.2e}",
+                model.config.family,
+                placement.engine()
+            );
             assert!(error < 1.2 * cpu + 1e-3, "{:?} in {placement:?}: {error}, {cpu}", model.config);
         }
     }
@@ -149,8 +153,7 @@ fn a_row_of_an_answer_has_the_same_bits_alone_and_beside_others() {
                 let logits = device.step(&Batch { rows, sequences: sequences.clone() });
                 let vocab = model.config.vocab;
                 for (s, own) in logits.chunks_exact(vocab).enumerate() {
-                    let (.., expected) =
-                        alone.iter().find(|(t, p, _)| (*t, *p) == (s, position)).unwrap();
+                    let (.., expected) = alone.iter().find(|(t, p, _)| (*t, *p) == (s, position)).unwrap();
                     assert!(bits(own) == bits(expected), "sequence {s} of {count} at {position}");
                 }
             }

@@ -13,11 +13,8 @@
 //! | `verdict.rs` | what can come of them, and which fault that is |
 //! | `upload.rs` | from the host to the device |
 //! | `readback.rs` | from the device to the host |
-<<<<<<< HEAD
 //! | `device/` | the layers that are on a GPU, from weights to logits |
-=======
 //! | `inject.rs` | a device that fails by arrangement, for tests |
->>>>>>> rt
 //! | `trial.rs` | a kernel by itself, for tests and measurements |
 
 pub mod adapter;

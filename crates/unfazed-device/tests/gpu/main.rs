@@ -3,19 +3,19 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
 mod attend;
+mod attention_text;
 mod chores;
 mod embed;
+#[cfg(not(target_vendor = "apple"))]
+mod faults;
 mod grouped;
-mod attention_text;
 mod heads;
+mod matvec;
 mod pages;
 mod prefill;
 mod quantise;
-#[cfg(not(target_vendor = "apple"))]
-mod faults;
 mod queue;
 mod routing;
-mod matvec;
 mod support;
 mod tile;
 mod translate;

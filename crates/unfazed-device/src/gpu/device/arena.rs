@@ -6,6 +6,7 @@ use unfazed_kernels::vector::RopeFrequencies;
 
 use super::Shape;
 use super::rows::Side;
+use crate::gpu::kernels::attend_prompt::BLOCK_ROWS;
 use crate::gpu::kernels::step::{StepCounts, StepData, StepShape};
 use crate::gpu::memory::{Bound, Buffer, Memory, Ready};
 use crate::gpu::queue::Queue;
@@ -55,8 +56,7 @@ impl Arena {
         let aligned = |width: usize| (max_rows as u64 * width as u64).next_multiple_of(64);
         let starts = [0, aligned(query), aligned(query) + aligned(kv)];
         let page_tokens = shape.layout.page_tokens();
-        let data =
-            StepData::new(StepShape { page_tokens, pages, block_rows: 64 });
+        let data = StepData::new(StepShape { page_tokens, pages, block_rows: BLOCK_ROWS });
         let step = StepData::most_words(max_rows, shape.sequence_pages(), shape.rope.dimensions);
         Ok(Arena {
             step: memory.scratch("the step", words(step, 1))?,

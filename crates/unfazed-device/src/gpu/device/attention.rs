@@ -7,6 +7,7 @@ use super::{GpuDevice, Shape};
 use crate::DeviceError;
 use crate::gpu::budget::Cost;
 use crate::gpu::kernels::attend_decode::{AttendDecode, DecodePlace};
+use crate::gpu::kernels::attend_prompt::{AttendPrompt, PromptPlace};
 use crate::gpu::kernels::heads::{Heads, HeadsPlace};
 use crate::gpu::kernels::kv::KvText;
 use crate::gpu::kernels::shard::Shard;
@@ -18,9 +19,9 @@ const PARTS: usize = 4 << 20;
 impl Shape {
     fn kv_text(&self) -> Result<KvText, DeviceError> {
         let layout = &self.layout;
-        KvText::new(layout.kv_heads(), layout.head_dim(), layout.page_tokens(), layout.types()).ok_or_else(|| {
-            DeviceError::Setup(format!("keys and values as {layout:?} cannot be computed on a GPU"))
-        })
+        KvText::new(layout.kv_heads(), layout.head_dim(), layout.page_tokens(), layout.types()).ok_or_else(
+            || DeviceError::Setup(format!("keys and values as {layout:?} cannot be computed on a GPU")),
+        )
     }
 
     fn attend_decode(&self) -> Result<AttendDecode, DeviceError> {
@@ -96,32 +97,56 @@ impl GpuDevice {
         Ok(())
     }
 
-    /// Attention of the rows of a mode.
-    pub(super) fn attention(&mut self, mode: Mode, layer: usize) -> Result<(), DeviceError> {
+    /// Attention of a prompt's rows, many together.
+    pub(super) fn prompt_attention(&mut self, layer: usize) -> Result<(), DeviceError> {
+        let what = AttendPrompt { heads: self.shape.heads, kv: self.shape.kv_text()? };
+        let stride = self.shape.query() as u32;
+        let live = self.live.as_mut().ok_or_else(super::gone)?;
+        let counts = live.prompt.counts;
+        if counts.blocks == 0 {
+            return Ok(());
+        }
+        let key = Key::Attention(Mode::Prompt, layer);
+        live.prepare(
+            key,
+            |live| Ok((what.kernel(&live.gpu.abilities), vec![Shard::all(1)])),
+            |live, _| {
+                let (arena, pages) = (&live.prompt, live.pages(layer)?);
+                Ok([&arena.step, &arena.heads, pages, pages, &arena.context].map(Bound::from).to_vec())
+            },
+        )?;
+        let place = PromptPlace { query: 0, query_stride: stride, context: 0, context_stride: stride };
+        let cost = Cost::WHOLE.of_length(counts.longest);
+        live.dispatch(key, cost, |_| (place.bytes().to_vec(), what.grid(counts.blocks)));
+        Ok(())
+    }
+
+    /// Attention of generated rows, each for itself.
+    pub(super) fn decode_attention(&mut self, layer: usize) -> Result<(), DeviceError> {
         let what = self.shape.attend_decode()?;
         let room = self.shape.parts()?;
         let stride = self.shape.query() as u32;
         let live = self.live.as_mut().ok_or_else(super::gone)?;
-        let counts = live.arena(mode).counts;
+        let counts = live.decode.counts;
         if counts.rows == 0 {
             return Ok(());
         }
         let segments = what.segments(counts.longest);
-        let key = Key::Attention(mode, layer);
+        let key = Key::Attention(Mode::Decode, layer);
         live.prepare(
             key,
             |_| Ok((what.kernel(), vec![Shard::all(1)])),
             |live, _| {
-                let (arena, pages) = (live.arena(mode), live.pages(layer)?);
+                let (arena, pages) = (&live.decode, live.pages(layer)?);
                 let all = [&arena.step, &arena.heads, pages, pages, &arena.context, &live.parts];
                 Ok(all.map(Bound::from).to_vec())
             },
         )?;
         live.prepare(
-            Key::Merge(mode),
+            Key::Merge,
             |_| Ok((what.merge(), vec![Shard::all(1)])),
             |live, _| {
-                let arena = live.arena(mode);
+                let arena = &live.decode;
                 Ok([&arena.step, &live.parts, &arena.context].map(Bound::from).to_vec())
             },
         )?;
@@ -140,7 +165,7 @@ impl GpuDevice {
             live.dispatch(key, Cost::WHOLE, |_| (place.bytes().to_vec(), what.grid(rows, segments)));
             if segments > 1 {
                 let grid = [what.heads as u32, rows, 1];
-                live.dispatch(Key::Merge(mode), Cost::WHOLE, |_| (place.bytes().to_vec(), grid));
+                live.dispatch(Key::Merge, Cost::WHOLE, |_| (place.bytes().to_vec(), grid));
             }
         }
         Ok(())

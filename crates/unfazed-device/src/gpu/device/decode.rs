@@ -10,12 +10,17 @@ use super::weights::{Experts, MatrixId, VectorId};
 use crate::DeviceError;
 use crate::gpu::budget::Cost;
 use crate::gpu::kernels::experts::{Down, GateUp};
-use crate::gpu::kernels::matvec::MatVec;
+use crate::gpu::kernels::matvec::{MOST_ROWS, MatVec};
 use crate::gpu::kernels::shard::{Shard, immediates};
 use crate::gpu::memory::{Bound, Buffer, Ready};
 
 /// The norm before products: its weight and epsilon.
 type Norm = (VectorId, f32);
+
+/// Rows that a kernel is made for: a single one needs fewer registers.
+fn width(rows: usize) -> usize {
+    if rows == 1 { 1 } else { MOST_ROWS }
+}
 
 /// Records a kernel for all rows: it takes as many at a time as it can.
 fn record(live: &mut Live, key: Key, rows: usize, grid: impl Fn(Shard) -> [u32; 3]) {
@@ -31,13 +36,14 @@ impl GpuDevice {
             return Ok(());
         }
         let (weight, epsilon) = norm;
+        let width = width(rows);
         let live = self.live.as_mut().ok_or_else(super::gone)?;
         let mut matrices = Vec::with_capacity(3);
         for id in all {
             matrices.push(live.matrix(id)?.layout);
         }
-        let what = MatVec { matrices, norm: Some(epsilon), add: false, listed: false };
-        let key = Key::DecodeQkv(all, weight);
+        let what = MatVec { matrices, norm: Some(epsilon), add: false, listed: false, rows: width };
+        let key = Key::DecodeQkv(all, weight, width);
         live.prepare(
             key,
             |live| Ok((what.kernel(&live.gpu.abilities), vec![what.whole()])),
@@ -62,15 +68,18 @@ impl GpuDevice {
     }
 
     /// The residual += rows of an input times a matrix.
-    fn decode_add(
-        &mut self,
-        w: MatrixId,
-        input: fn(&Arena) -> &Ready<Buffer>,
-    ) -> Result<(), DeviceError> {
+    fn decode_add(&mut self, w: MatrixId, input: fn(&Arena) -> &Ready<Buffer>) -> Result<(), DeviceError> {
         let rows = self.rows.decode.len();
+        let width = width(rows);
         let live = self.live.as_mut().ok_or_else(super::gone)?;
-        let what = MatVec { matrices: vec![live.matrix(w)?.layout], norm: None, add: true, listed: false };
-        let key = Key::DecodeAdd(w);
+        let what = MatVec {
+            matrices: vec![live.matrix(w)?.layout],
+            norm: None,
+            add: true,
+            listed: false,
+            rows: width,
+        };
+        let key = Key::DecodeAdd(w, width);
         live.prepare(
             key,
             |live| Ok((what.kernel(&live.gpu.abilities), live.matrix(w)?.shards(&live.gpu))),
@@ -116,10 +125,11 @@ impl GpuDevice {
 
     fn decode_router(&mut self, router: MatrixId, (weight, epsilon): Norm) -> Result<(), DeviceError> {
         let rows = self.rows.decode.len();
+        let width = width(rows);
         let live = self.live.as_mut().ok_or_else(super::gone)?;
         let matrices = vec![live.matrix(router)?.layout];
-        let what = MatVec { matrices, norm: Some(epsilon), add: false, listed: false };
-        let key = Key::DecodeRouter(router, weight);
+        let what = MatVec { matrices, norm: Some(epsilon), add: false, listed: false, rows: width };
+        let key = Key::DecodeRouter(router, weight, width);
         live.prepare(
             key,
             |live| Ok((what.kernel(&live.gpu.abilities), live.matrix(router)?.shards(&live.gpu))),
@@ -142,11 +152,12 @@ impl GpuDevice {
         config: Option<&ExpertConfig>,
     ) -> Result<(), DeviceError> {
         let rows = self.rows.decode.len();
+        let width = width(rows);
         let live = self.live.as_mut().ok_or_else(super::gone)?;
         let (gate_layout, up_layout) = (live.matrix(gate)?.layout, live.matrix(up)?.layout);
         let used = config.map(|config| config.used);
-        let what = GateUp { gate: gate_layout, up: up_layout, norm: Some(epsilon), used };
-        let key = Key::DecodeInner(gate, up, weight);
+        let what = GateUp { gate: gate_layout, up: up_layout, norm: Some(epsilon), used, rows: width };
+        let key = Key::DecodeInner(gate, up, weight, width);
         live.prepare(
             key,
             |live| Ok((what.kernel(&live.gpu.abilities), live.matrix(gate)?.shards(&live.gpu))),
@@ -198,10 +209,11 @@ impl GpuDevice {
             if rows == 0 {
                 continue;
             }
+            let width = width(rows);
             let live = self.live.as_mut().ok_or_else(super::gone)?;
             let matrices = vec![live.matrix(table)?.layout];
-            let what = MatVec { matrices, norm: Some(epsilon), add: false, listed: true };
-            let key = Key::Logits(mode, table, norm);
+            let what = MatVec { matrices, norm: Some(epsilon), add: false, listed: true, rows: width };
+            let key = Key::Logits(mode, table, norm, width);
             live.prepare(
                 key,
                 |live| Ok((what.kernel(&live.gpu.abilities), live.matrix(table)?.shards(&live.gpu))),

@@ -37,7 +37,7 @@ use unfazed_kernels::attention::KvLayout;
 use unfazed_kernels::vector::RopeFrequencies;
 use unfazed_store::PackedStack;
 
-use self::key::{Mode, Operand};
+use self::key::Operand;
 use self::live::{Live, LiveConfig};
 use self::pages::Snapshot;
 use self::rows::Rows;
@@ -396,8 +396,8 @@ impl GpuDevice {
         let own = own.ok_or_else(|| DeviceError::Batch(format!("layer {layer} is not on this GPU")))?;
         // All keys and values are stored first: a generated row may follow rows of its own prompt.
         self.store_heads(own, norms)?;
-        self.attention(Mode::Prompt, own)?;
-        self.attention(Mode::Decode, own)
+        self.prompt_attention(own)?;
+        self.decode_attention(own)
     }
 
     /// See [`crate::Device::project_context`].
@@ -473,8 +473,11 @@ impl GpuDevice {
         let live = live.as_mut().ok_or_else(gone)?;
         if let Some(logits) = logits {
             logits.resize(rows.logit_rows() * shape.vocab, 0.0);
-            let places: Vec<&[usize]> =
-                [&rows.decode, &rows.prompt].iter().map(|side| &side.places[..]).filter(|p| !p.is_empty()).collect();
+            let places: Vec<&[usize]> = [&rows.decode, &rows.prompt]
+                .iter()
+                .map(|side| &side.places[..])
+                .filter(|p| !p.is_empty())
+                .collect();
             for (read, places) in reads.into_iter().zip(places) {
                 live.queue.collect(read, deadline, |bytes| take_rows(bytes, places, shape.vocab, logits))?;
             }

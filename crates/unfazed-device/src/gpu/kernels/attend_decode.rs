@@ -98,13 +98,9 @@ const SCALE = {scale:e}f;
             part = self.part(),
             shares = THREADS / quads,
         );
-<<<<<<< HEAD
-        let source = [PLACE, BINDINGS, &kv.readers(2), STEP, &kv.places(), &constants, ATTEND].concat();
-=======
         let source =
             [PLACE, BINDINGS, &kv.readers(2), STEP, &kv.places(), &constants, &attend_text(self.at_once())]
                 .concat();
->>>>>>> k3
         Kernel { name: format!("attend decode {heads} {}", kv.name()), source, bindings, immediates: 24 }
     }
 
@@ -177,11 +173,7 @@ var<workgroup> totals: array<f32, SHARES * AT_ONCE>;
 var<workgroup> panels: array<u32, 8>;
 
 @compute @workgroup_size(256)
-<<<<<<< HEAD
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
-=======
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {{
->>>>>>> k3
     let row = step_row(place.first + group.z);
     let start = group.x * 128u;
     if (start > row.position) {{ return; }}
@@ -191,25 +183,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let kv_head = head / GROUP;
     let share = t / 4u % 8u;
     let mine = t / 32u;
-<<<<<<< HEAD
-    var panel = 0u;
-    if (mine * 16u < seen) {
-        let position = start + mine * 16u;
-        panel = block_at(step[row.pages + position / PAGE_TOKENS], kv_head);
-        let in_page = position % PAGE_TOKENS / 16u;
-        if (t % 32u == 0u) { panels[mine] = panel + VALUES + in_page * VALUE_PANEL; }
-        panel += in_page * KEY_PANEL;
-    }
-    let query = place.query + (place.first + group.z) * place.query_stride + head * DIM;
-    for (var i = t; i < DIM * AT_ONCE; i += 256u) {
-=======
     let position = start + min(mine * 16u, seen - 1u);
     let block = block_at(step[row.pages + position / PAGE_TOKENS], kv_head);
     let in_page = position % PAGE_TOKENS / 16u;
     if (t % 32u == 0u) {{ panels[mine] = block + VALUES + in_page * VALUE_PANEL; }}
     let query = place.query + (place.first + group.z) * place.query_stride + head * DIM;
     for (var i = t; i < DIM * AT_ONCE; i += 256u) {{
->>>>>>> k3
         queries[i % DIM * AT_ONCE + i / DIM] = x[query + i] * SCALE;
     }}
     workgroupBarrier();
@@ -247,46 +226,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }}
     workgroupBarrier();
 
-<<<<<<< HEAD
-    var values_sum: array<vec4<f32>, AT_ONCE>;
-    let dims = t % (DIM / 4u);
-    let share_of = t / (DIM / 4u);
-    if (share_of < SHARES) {
-        for (var p = share_of; p < seen; p += SHARES) {
-            let value = value_quad(panels[p / 16u], p % 16u, dims);
-            for (var h = 0u; h < AT_ONCE; h++) { values_sum[h] += value * weights[h * 32u + p / 4u][p % 4u]; }
-        }
-        for (var h = 0u; h < AT_ONCE; h++) { sums[(share_of * AT_ONCE + h) * (DIM / 4u) + dims] = values_sum[h]; }
-    }
-    workgroupBarrier();
-
-    if (seen > 0u) {
-        for (var i = t; i < AT_ONCE * (DIM / 4u); i += 256u) {
-            let h = i / (DIM / 4u);
-            var sum = vec4<f32>(0.0);
-            for (var s = 0u; s < SHARES; s++) { sum += sums[s * AT_ONCE * (DIM / 4u) + i]; }
-            var total = 0.0;
-            for (var j = 0u; j < 32u; j++) { total += totals[h * 32u + j]; }
-            let d = i % (DIM / 4u);
-            if (place.segments == 1u) {
-                let at = place.context + (place.first + group.z) * place.context_stride + (head + h) * DIM + d * 4u;
-                let c = sum / total;
-                context[at] = c.x;
-                context[at + 1u] = c.y;
-                context[at + 2u] = c.z;
-                context[at + 3u] = c.w;
-            } else {
-                let at = ((group.z * HEADS + head + h) * place.segments + group.x) * (PART / 4u);
-                parts[at + d] = sum;
-                if (d == 0u) {
-                    var most = -1e38;
-                    for (var j = 0u; j < 32u; j++) { most = max(most, largest[h * 32u + j]); }
-                    parts[at + DIM / 4u] = vec4<f32>(most, total, 0.0, 0.0);
-                }
-            }
-        }
-    }
-=======
     let first = t / (DIM / 4u);
     if (first < SHARES) {{
         {declare_sums}
@@ -333,7 +272,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         declare_sums = declare("sum"),
         keep_sums = keep("sum", "first", "(DIM / 4u)", "quad"),
     )
->>>>>>> k3
 }
 
 const MERGE_BINDINGS: &str = "
@@ -382,14 +320,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         let c = sum / total;
         let at = place.context + (place.first + group.y) * place.context_stride + group.x * DIM + t * 4u;
-<<<<<<< HEAD
-        context[at] = c.x;
-        context[at + 1u] = c.y;
-        context[at + 2u] = c.z;
-        context[at + 3u] = c.w;
-=======
         for (var j = 0u; j < 4u; j++) { context[at + j] = c[j]; }
->>>>>>> k3
     }
 }
 ";

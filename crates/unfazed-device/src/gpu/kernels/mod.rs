@@ -19,20 +19,17 @@
 //! | `tile/` | many rows times a matrix |
 //! | `routing.rs` | which experts a row goes through, which rows an expert has |
 //! | `grouped.rs` | feed-forward networks of many rows |
-//! | `receipt.rs` | the proof that work ran |
 //! | `attend_prompt/` | attention of many rows of a sequence, taken together |
 //! | `receipt.rs` | proof that a command buffer ran, after all before it and on the data that was meant |
 
 mod activations;
 pub mod attend_decode;
-
-mod activations;
+pub mod attend_prompt;
 mod bindings;
 pub mod embed;
 pub mod experts;
 pub mod format;
 pub mod grouped;
-pub mod attend_prompt;
 pub mod heads;
 pub mod kv;
 pub mod matvec;
@@ -40,8 +37,6 @@ mod product;
 pub mod quantise;
 pub mod receipt;
 pub mod routing;
-pub mod matvec;
-mod product;
 pub mod shard;
 pub mod step;
 mod table;
