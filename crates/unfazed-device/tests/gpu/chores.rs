@@ -55,9 +55,14 @@ impl Bench {
     }
 
     pub(crate) fn with(gpu: Arc<Gpu>, words: u64, limits: Limits) -> Bench {
+        Bench::knowing(gpu, words, Budget::new(limits))
+    }
+
+    /// With what is known of kernels.
+    pub(crate) fn knowing(gpu: Arc<Gpu>, words: u64, budget: Budget) -> Bench {
         let generation = Generation::default();
         let memory = Memory::new(Arc::clone(&gpu), generation, 1 << 30);
-        let queue = Queue::new(Arc::clone(&gpu), generation, Budget::new(limits), PATIENCE).unwrap();
+        let queue = Queue::new(Arc::clone(&gpu), generation, budget, PATIENCE).unwrap();
         let pipeline = Pipeline::new(&gpu, &step_kernel()).unwrap();
         let words = memory.scratch("words", words * 4).unwrap();
         let group = memory.bind(&pipeline, &[Bound::from(&words)]).unwrap();
