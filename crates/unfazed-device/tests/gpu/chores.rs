@@ -55,10 +55,15 @@ impl Bench {
     }
 
     pub(crate) fn with(gpu: Arc<Gpu>, words: u64, limits: Limits) -> Bench {
+        Bench::knowing(gpu, words, Budget::new(limits))
+    }
+
+    /// With what is known of kernels.
+    pub(crate) fn knowing(gpu: Arc<Gpu>, words: u64, budget: Budget) -> Bench {
         let generation = Generation::default();
         let memory = Memory::new(Arc::clone(&gpu), generation, 1 << 30);
-        let queue = Queue::new(Arc::clone(&gpu), generation, Budget::new(limits), PATIENCE).unwrap();
         let pipeline = Pipeline::new(&gpu, &step_kernel()).unwrap();
+        let queue = Queue::new(gpu, generation, budget, PATIENCE).unwrap();
         let words = memory.scratch("words", words * 4).unwrap();
         let group = memory.bind(&pipeline, &[Bound::from(&words)]).unwrap();
         Bench { queue, memory, pipeline, words, group }
@@ -75,6 +80,6 @@ impl Bench {
     /// All words, after what was recorded.
     pub(crate) fn read(&mut self) -> Vec<u32> {
         let read = self.queue.read(&self.words, 0, self.words.bytes());
-        self.queue.collect(read, soon(), |bytes| bytemuck::pod_collect_to_vec(bytes)).unwrap()
+        self.queue.collect(read, soon(), bytemuck::pod_collect_to_vec).unwrap()
     }
 }
