@@ -8,6 +8,7 @@ mod heads;
 mod pages;
 mod receipt;
 mod support;
+mod top;
 
 use support::gpu;
 use unfazed_device::gpu::trial::{Trial, once};

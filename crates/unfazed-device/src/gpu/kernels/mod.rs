@@ -7,6 +7,7 @@
 //! | `heads.rs` | norm and rotation of heads, keys and values into their pages |
 //! | `attend_decode.rs` | attention of few rows, each for itself |
 //! | `attend_prompt/` | attention of many rows of a sequence, taken together |
+//! | `top.rs` | the largest logits of rows |
 //! | `receipt.rs` | proof that a command buffer ran, after all before it and on the data that was meant |
 
 pub mod attend_decode;
@@ -15,3 +16,4 @@ pub mod heads;
 pub mod kv;
 pub mod receipt;
 pub mod step;
+pub mod top;
