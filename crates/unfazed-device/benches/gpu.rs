@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
+#[path = "gpu/attention.rs"]
+mod attention;
 #[path = "gpu/prefill.rs"]
 mod prefill;
 
@@ -19,4 +21,5 @@ fn main() {
     let part = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
     println!("{}, {}", gpu.info.name, gpu.info.driver);
     prefill::run(&gpu, &part);
+    attention::run(&gpu, &part);
 }

@@ -20,6 +20,7 @@
 //! | `routing.rs` | which experts a row goes through, which rows an expert has |
 //! | `grouped.rs` | feed-forward networks of many rows |
 //! | `attend_prompt/` | attention of many rows of a sequence, taken together |
+//! | `top.rs` | the largest logits of rows |
 //! | `receipt.rs` | proof that a command buffer ran, after all before it and on the data that was meant |
 
 mod activations;
@@ -41,6 +42,7 @@ pub mod shard;
 pub mod step;
 mod table;
 pub mod tile;
+pub mod top;
 
 use super::kernel::Kernel;
 use super::open::Abilities;
