@@ -19,9 +19,9 @@ const PARTS: usize = 4 << 20;
 impl Shape {
     fn kv_text(&self) -> Result<KvText, DeviceError> {
         let layout = &self.layout;
-        KvText::new(layout.kv_heads(), layout.head_dim(), layout.page_tokens(), layout.types()).ok_or_else(|| {
-            DeviceError::Setup(format!("keys and values as {layout:?} cannot be computed on a GPU"))
-        })
+        KvText::new(layout.kv_heads(), layout.head_dim(), layout.page_tokens(), layout.types()).ok_or_else(
+            || DeviceError::Setup(format!("keys and values as {layout:?} cannot be computed on a GPU")),
+        )
     }
 
     fn attend_decode(&self) -> Result<AttendDecode, DeviceError> {

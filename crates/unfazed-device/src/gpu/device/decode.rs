@@ -17,17 +17,10 @@ use crate::gpu::memory::Bound;
 type Norm = (VectorId, f32);
 
 /// Records a kernel for all rows, as many as it takes at a time.
-fn by_rows(
-    live: &mut Live,
-    key: Key,
-    rows: usize,
-    grid: impl Fn(Shard, usize) -> [u32; 3],
-) {
+fn by_rows(live: &mut Live, key: Key, rows: usize, grid: impl Fn(Shard, usize) -> [u32; 3]) {
     for first in (0..rows).step_by(MOST_ROWS) {
         let some = MOST_ROWS.min(rows - first);
-        live.dispatch(key, Cost::WHOLE, |shard| {
-            (immediates(first, some, shard).to_vec(), grid(shard, some))
-        });
+        live.dispatch(key, Cost::WHOLE, |shard| (immediates(first, some, shard).to_vec(), grid(shard, some)));
     }
 }
 

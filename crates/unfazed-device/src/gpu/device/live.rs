@@ -94,11 +94,7 @@ pub(super) struct LiveConfig {
 
 impl Live {
     /// A device with room for activations, keys and values, and no weights.
-    pub(super) fn new(
-        config: LiveConfig,
-        kv: &[u64],
-        shape: &Shape,
-    ) -> Result<Live, DeviceError> {
+    pub(super) fn new(config: LiveConfig, kv: &[u64], shape: &Shape) -> Result<Live, DeviceError> {
         let LiveConfig { gpu, generation, queue, limit, threads, patience } = config;
         let memory = Memory::new(Arc::clone(&gpu), generation, limit);
         let kv = kv.iter().map(|bytes| memory.scratch("KV pages", *bytes)).collect::<Result<_, _>>()?;

@@ -473,8 +473,11 @@ impl GpuDevice {
         let live = live.as_mut().ok_or_else(gone)?;
         if let Some(logits) = logits {
             logits.resize(rows.logit_rows() * shape.vocab, 0.0);
-            let places: Vec<&[usize]> =
-                [&rows.decode, &rows.prompt].iter().map(|side| &side.places[..]).filter(|p| !p.is_empty()).collect();
+            let places: Vec<&[usize]> = [&rows.decode, &rows.prompt]
+                .iter()
+                .map(|side| &side.places[..])
+                .filter(|p| !p.is_empty())
+                .collect();
             for (read, places) in reads.into_iter().zip(places) {
                 live.queue.collect(read, deadline, |bytes| take_rows(bytes, places, shape.vocab, logits))?;
             }

@@ -31,8 +31,7 @@ impl GpuDevice {
         if spans.is_empty() || self.layers.is_empty() {
             return Ok(());
         }
-        let mut pages: Vec<(PageId, usize)> =
-            spans.iter().map(|span| (span.page, span.slots.end)).collect();
+        let mut pages: Vec<(PageId, usize)> = spans.iter().map(|span| (span.page, span.slots.end)).collect();
         pages.sort_unstable();
         let bytes = self.page_bytes;
         let live = self.live.as_mut().ok_or_else(super::gone)?;

@@ -79,7 +79,8 @@ impl GpuDevice {
                 Ok(bound)
             },
         )?;
-        let scalars = QuantiseScalars { rows: rows as u32, epsilon: norm.map_or(0.0, |(_, epsilon)| epsilon) };
+        let scalars =
+            QuantiseScalars { rows: rows as u32, epsilon: norm.map_or(0.0, |(_, epsilon)| epsilon) };
         live.dispatch(key, Cost::WHOLE, |_| (scalars.bytes(), scalars.grid()));
         Ok(())
     }
@@ -198,7 +199,9 @@ impl GpuDevice {
         }
         let Experts { gate, up, down } = *experts;
         self.round_for(Operand::Residual, Some(norm), &[router, gate, up])?;
-        self.product(Product::Router, Operand::Residual, router, false, |live| Bound::from(&live.prompt.router))?;
+        self.product(Product::Router, Operand::Residual, router, false, |live| {
+            Bound::from(&live.prompt.router)
+        })?;
         self.choose(Mode::Prompt, config)?;
         self.group(config)?;
         self.experts_inner(gate, up, config)?;
