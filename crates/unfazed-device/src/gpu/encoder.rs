@@ -43,6 +43,11 @@ impl Arrival {
         });
     }
 
+    /// It will not come.
+    pub(super) fn fail(&self) {
+        self.0.store(2, Ordering::Release);
+    }
+
     pub(super) fn state(&self) -> Arrived {
         match self.0.load(Ordering::Acquire) {
             0 => Arrived::NotYet,

@@ -10,7 +10,7 @@ use wgpu::{BufferUsages, ErrorFilter};
 
 use super::kernel::{Part, Pipeline};
 use super::open::Gpu;
-use super::verdict::guarded;
+use super::verdict::{Verdict, guarded};
 use crate::{DeviceError, Fault};
 
 /// Largest buffer that may also be bound as a uniform.
@@ -131,7 +131,7 @@ pub(super) fn create(
         return Err(out_of_memory(label, descriptor.size, &error.to_string()));
     }
     if let Some(text) = gpu.said.lost() {
-        return Err(Fault { class: Class::DeviceLost, evidence: format!("{label}: {text}") }.into());
+        Verdict::of_loss(format!("{label}: {text}")).executed()?;
     }
     match (raw, validation.or(internal)) {
         (Ok(raw), None) => Ok(raw),

@@ -15,6 +15,7 @@
 //! | `upload.rs` | from the host to the device |
 //! | `readback.rs` | from the device to the host |
 //! | `device/` | the layers that are on a GPU, from weights to logits |
+//! | `inject.rs` | a device that fails by arrangement, for tests |
 //! | `trial.rs` | a kernel by itself, for tests and measurements |
 
 pub mod adapter;
@@ -22,6 +23,8 @@ pub mod budget;
 mod device;
 mod encoder;
 mod heaps;
+#[cfg(all(feature = "gpu-faults", not(target_vendor = "apple")))]
+pub mod inject;
 pub mod kernel;
 pub mod kernels;
 pub mod memory;

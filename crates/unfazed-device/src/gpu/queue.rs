@@ -494,6 +494,11 @@ impl Queue {
         }
     }
 
+    /// Whether a submission is on its way, or was.
+    pub(super) fn has_sent(&self, sequence: u64) -> bool {
+        sequence <= self.sequence
+    }
+
     /// Waits for the oldest submission in flight.
     pub(super) fn wait_for_one(&mut self, deadline: Instant) {
         self.await_sequence((self.done + 1).min(self.sequence), deadline);
@@ -509,6 +514,7 @@ impl Queue {
     fn forget(&mut self) {
         if let Some(open) = self.open.take() {
             self.free.push(open.slot());
+            open.reads.iter().for_each(|(_, arrival)| arrival.fail());
         }
         self.writes = 0;
     }

@@ -108,9 +108,12 @@ impl Queue {
         if read.bytes == 0 {
             return Ok(what(&[]));
         }
-        let ticket = self.submit()?;
-        let Some(buffer) = read.buffer.filter(|_| read.sequence <= ticket.sequence) else {
-            return Err(DeviceError::Batch("a read was not recorded".to_owned()));
+        let not_recorded = || DeviceError::Batch("a read was not recorded".to_owned());
+        if !self.has_sent(read.sequence) {
+            self.submit()?;
+        }
+        let Some(buffer) = read.buffer.filter(|_| self.has_sent(read.sequence)) else {
+            return Err(not_recorded());
         };
         self.await_sequence(read.sequence, deadline).executed()?;
         while read.arrival.state() == Arrived::NotYet {
@@ -122,6 +125,13 @@ impl Queue {
             if Instant::now() >= deadline {
                 self.latch(Verdict::Hung("a read was done and is not mapped".to_owned()));
             }
+        }
+        if read.arrival.state() == Arrived::Failed {
+            self.look();
+            return Err(self
+                .fault()
+                .and_then(|fault| fault.executed().err())
+                .map_or_else(not_recorded, Into::into));
         }
         let value = {
             let view = buffer.get_mapped_range(..read.bytes);

@@ -1,6 +1,7 @@
 //! Attention over pages, against the CPU's.
 
 use unfazed_device::gpu::kernels::attend_decode::{AttendDecode, DecodePlace};
+use unfazed_device::gpu::kernels::attend_prompt::{AttendPrompt, BLOCK_ROWS, PromptPlace};
 use unfazed_device::gpu::trial::{Trial, once};
 use unfazed_formats::{KvType, KvTypes};
 use unfazed_kernels::Isa;
@@ -63,8 +64,14 @@ impl Case {
         let (data, counts) = self.rows.data(32, &[]);
         let width = (self.shape.heads * self.shape.head_dim) as u32;
         let segments = attend.segments(counts.longest).max(at_least);
-        let place =
-            DecodePlace { query: 0, query_stride: width, context: 0, context_stride: width, segments };
+        let place = DecodePlace {
+            query: 0,
+            query_stride: width,
+            context: 0,
+            context_stride: width,
+            segments,
+            first: 0,
+        };
         let queries: &[u8] = bytemuck::cast_slice(&self.queries);
         let context = vec![0xff; queries.len()];
         let parts = vec![0xff; 16.max(attend.part_len(counts.rows as usize, segments as usize) * 4)];
@@ -84,6 +91,28 @@ impl Case {
         };
         Some(bytemuck::pod_collect_to_vec(&once(gpu, &attend.merge(), &trial).unwrap()[2]))
     }
+
+    /// Those of the kernel of prompt mode, of everything that the device can do or of f32 alone.
+    fn prompt(&self, floats: bool) -> Option<Vec<f32>> {
+        let gpu = gpu()?;
+        let attend = AttendPrompt { heads: self.shape.heads, kv: self.shape.text() };
+        let (data, counts) = self.rows.data(BLOCK_ROWS, &[]);
+        let width = (self.shape.heads * self.shape.head_dim) as u32;
+        let place = PromptPlace { query: 0, query_stride: width, context: 0, context_stride: width };
+        let queries: &[u8] = bytemuck::cast_slice(&self.queries);
+        let context = vec![0xff; queries.len()];
+        let trial = Trial {
+            buffers: &[&data, queries, &self.pages, &self.pages, &context],
+            immediates: &place.bytes(),
+            grid: attend.grid(counts.blocks),
+        };
+        let mut abilities = gpu.abilities.clone();
+        if floats {
+            abilities.cooperative.clear();
+        }
+        let got = once(gpu, &attend.kernel(&abilities), &trial).unwrap();
+        Some(bytemuck::pod_collect_to_vec(&got[4]))
+    }
 }
 
 /// |got - expected| / |expected|.
@@ -101,10 +130,9 @@ fn assert_near(got: &[f32], expected: &[f32], bound: f32) {
 }
 
 #[test]
-fn decode_attends_to_contexts_of_any_length_in_every_type() {
-    let kinds = KvType::ALL;
-    for (i, length) in [1, 31, 33, 257, 1000].into_iter().enumerate() {
-        let types = KvTypes { keys: kinds[i], values: kinds[(i + 3) % 5] };
+fn decode_attends_to_contexts_of_any_length() {
+    let types = KvTypes::both(KvType::F32);
+    for length in [1, 31, 33, 257, 1000] {
         let shape = Shape { heads: 4, kv_heads: 2, head_dim: 64, page_tokens: 32, types };
         let case = Case::new(shape, &[(length - 1, 1)]);
         let Some(got) = case.decode(1) else { return };
@@ -113,10 +141,12 @@ fn decode_attends_to_contexts_of_any_length_in_every_type() {
 }
 
 #[test]
-fn decode_attends_with_heads_of_any_width_and_groups_of_any_size() {
-    for (heads, kv_heads, head_dim) in [(8, 1, 128), (3, 1, 96), (5, 5, 256), (14, 2, 80), (2, 1, 16)] {
-        let types = KvTypes::both(KvType::F16);
-        let shape = Shape { heads, kv_heads, head_dim, page_tokens: 16, types };
+fn decode_reads_every_type_with_heads_of_any_width_and_groups_of_any_size() {
+    use KvType::{BF16, F16, Q4_0, Q8_0};
+    let cases =
+        [(8, 1, 128, BF16, Q8_0), (3, 1, 96, Q8_0, Q4_0), (2, 2, 256, Q4_0, BF16), (10, 2, 80, F16, F16)];
+    for (heads, kv_heads, head_dim, keys, values) in cases {
+        let shape = Shape { heads, kv_heads, head_dim, page_tokens: 16, types: KvTypes { keys, values } };
         let case = Case::new(shape, &[(140, 2), (9, 1)]);
         let Some(got) = case.decode(1) else { return };
         assert_near(&got, &case.expected(), 1e-5);
@@ -125,12 +155,12 @@ fn decode_attends_with_heads_of_any_width_and_groups_of_any_size() {
 
 #[test]
 fn a_decoded_row_alone_and_among_eight_has_the_same_bits() {
-    let types = KvTypes { keys: KvType::Q8_0, values: KvType::F16 };
+    let types = KvTypes::both(KvType::F16);
     let shape = Shape { heads: 8, kv_heads: 2, head_dim: 64, page_tokens: 48, types };
     let all = Case::new(shape, &[(400, 3), (5, 1), (127, 2), (20, 2)]);
     let Some(together) = all.decode(7) else { return };
     let width = shape.heads * shape.head_dim;
-    for row in 0..8 {
+    for row in [0, 3, 5] {
         let mut one = Case { queries: all.queries[row * width..][..width].to_vec(), ..Case::new(shape, &[]) };
         one.rows = Rows { pages: all.rows.pages, ..Rows::new(48, &[]) };
         one.rows.batch.sequences = all.rows.batch.sequences.clone();
@@ -138,5 +168,39 @@ fn a_decoded_row_alone_and_among_eight_has_the_same_bits() {
         one.pages = all.pages.clone();
         let alone = one.decode(1).unwrap();
         assert!(alone == together[row * width..][..width], "row {row}");
+    }
+}
+
+#[test]
+fn prompts_attend_in_every_type_to_all_that_they_see() {
+    use KvType::{BF16, F16, F32, Q4_0, Q8_0};
+    let cases =
+        [(2, 1, 64, F32, F32), (2, 2, 128, F16, F16), (2, 2, 160, BF16, Q8_0), (3, 1, 96, Q8_0, Q4_0)];
+    for (heads, kv_heads, head_dim, keys, values) in cases {
+        let shape = Shape { heads, kv_heads, head_dim, page_tokens: 32, types: KvTypes { keys, values } };
+        let case = Case::new(shape, &[(0, 70), (45, 31), (64, 1)]);
+        let expected = case.expected();
+        let Some(got) = case.prompt(true) else { return };
+        assert_near(&got, &expected, 1e-5);
+        // The same of f16, where there are such products.
+        assert_near(&case.prompt(false).unwrap(), &expected, 2e-3);
+    }
+}
+
+#[test]
+fn a_rows_bits_do_not_depend_on_the_chunk_or_the_block_that_it_is_in() {
+    let shape =
+        Shape { heads: 2, kv_heads: 1, head_dim: 64, page_tokens: 32, types: KvTypes::both(KvType::F16) };
+    let width = shape.heads * shape.head_dim;
+    let all = Case::new(shape, &[(0, 150)]);
+    let Some(whole) = all.prompt(false) else { return };
+    for (start, end) in [(0, 37), (37, 39), (39, 150)] {
+        let mut rows = Rows::new(shape.page_tokens, &[]);
+        rows.pages = all.rows.pages;
+        rows.batch.sequences = all.rows.batch.sequences.clone();
+        rows.batch.rows = all.rows.batch.rows[start..end].to_vec();
+        let queries = all.queries[start * width..end * width].to_vec();
+        let chunk = Case { shape, rows, pages: all.pages.clone(), queries };
+        assert!(chunk.prompt(false).unwrap() == whole[start * width..end * width], "{start}..{end}");
     }
 }

@@ -46,7 +46,6 @@ pub(crate) struct Bench {
     pub(crate) pipeline: Pipeline,
     pub(crate) words: Ready<Buffer>,
     pub(crate) group: Group,
-    pub(crate) gpu: Arc<Gpu>,
 }
 
 impl Bench {
@@ -62,7 +61,7 @@ impl Bench {
         let pipeline = Pipeline::new(&gpu, &step_kernel()).unwrap();
         let words = memory.scratch("words", words * 4).unwrap();
         let group = memory.bind(&pipeline, &[Bound::from(&words)]).unwrap();
-        Bench { queue, memory, pipeline, words, group, gpu }
+        Bench { queue, memory, pipeline, words, group }
     }
 
     /// One dispatch over all words.

@@ -3,10 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
 mod attend;
+mod attention_text;
 mod chores;
 mod embed;
+#[cfg(not(target_vendor = "apple"))]
+mod faults;
 mod grouped;
 mod heads;
+mod matvec;
 mod pages;
 mod prefill;
 mod quantise;
@@ -14,6 +18,7 @@ mod queue;
 mod routing;
 mod support;
 mod tile;
+mod translate;
 mod upload;
 #[path = "../../../unfazed-kernels/tests/common/mod.rs"]
 mod weights;

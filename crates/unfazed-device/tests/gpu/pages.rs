@@ -52,6 +52,7 @@ impl Rows {
                 sequence,
                 position,
                 logits: true,
+                generated: false,
             })
         };
         let batch = Batch {

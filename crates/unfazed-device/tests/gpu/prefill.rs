@@ -1,9 +1,9 @@
 //! What the tests of prompt kernels share.
 
-use unfazed_device::gpu::Gpu;
 use unfazed_device::gpu::kernels::quantise::{Quantise, QuantiseScalars, quantise};
 use unfazed_device::gpu::kernels::tile::{Tile, TilePath};
 use unfazed_device::gpu::trial::{Trial, once};
+use unfazed_device::gpu::{Gpu, Kernel};
 use unfazed_kernels::activations::Grain;
 use unfazed_kernels::panel::PanelLayout;
 
@@ -84,4 +84,31 @@ pub(crate) fn distance(a: &[f32], b: &[f32]) -> f64 {
 pub(crate) fn close(a: &[f32], b: &[f32], tolerance: f64, what: &str) {
     let distance = distance(a, b);
     assert!(distance < tolerance, "{what}: {distance:e} from the CPU's");
+}
+
+/// Translates a kernel, as it is done for Vulkan and for Metal; returns the bytes of its shared memory.
+pub(crate) fn translate(kernel: &Kernel, vulkan: bool, metal: bool) -> u32 {
+    use naga::valid::{Capabilities, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
+    let Kernel { name, source, .. } = kernel;
+    let module = naga::front::wgsl::parse_str(source)
+        .unwrap_or_else(|error| panic!("{name}: {}", error.emit_to_string(source)));
+    let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
+    validator.subgroup_stages(ShaderStages::COMPUTE).subgroup_operations(SubgroupOperationSet::all());
+    let info = validator
+        .validate(&module)
+        .unwrap_or_else(|error| panic!("{name}: {}", error.emit_to_string(source)));
+    if vulkan {
+        let options = naga::back::spv::Options { lang_version: (1, 6), ..Default::default() };
+        naga::back::spv::write_vec(&module, &info, &options, None).unwrap();
+    }
+    if metal {
+        let options = naga::back::msl::Options {
+            lang_version: (3, 1),
+            fake_missing_bindings: true,
+            ..Default::default()
+        };
+        naga::back::msl::write_string(&module, &info, &options, &Default::default()).unwrap();
+    }
+    let shared = module.global_variables.iter().filter(|(_, v)| v.space == naga::AddressSpace::WorkGroup);
+    shared.map(|(_, variable)| module.types[variable.ty].inner.size(module.to_ctx())).sum()
 }

@@ -6,7 +6,7 @@ use unfazed_kernels::Isa;
 use unfazed_kernels::activations::{Grain, QuantisedRows};
 use unfazed_kernels::vector::rms_norm;
 
-use crate::prefill::{bytes, close, floats, rows, words};
+use crate::prefill::{bytes, close, floats, rows, translate, words};
 use crate::support::gpu;
 use crate::weights::{Activations, Random, quantised};
 
@@ -129,6 +129,17 @@ fn halves_times_peaks_are_the_rounded_activations_of_any_size() {
                 5 => assert!(got.iter().all(|value| value.is_nan())),
                 _ => close(&got, x, if grain == Grain::Float { 5e-4 } else { 6e-3 }, "halves"),
             }
+        }
+    }
+}
+
+#[test]
+fn every_form_translates_for_vulkan_and_metal() {
+    for grain in [Grain::Float, Grain::Per32, Grain::Per256] {
+        for bits in 0..16 {
+            let [norm, floats, integers, halves] = [0, 1, 2, 3].map(|bit| bits >> bit & 1 == 1);
+            let integers = integers && grain != Grain::Float;
+            translate(&quantise(&Quantise { grain, norm, floats, integers, halves, ..PLAIN }), true, true);
         }
     }
 }

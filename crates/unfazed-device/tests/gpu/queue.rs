@@ -81,7 +81,7 @@ fn estimates_of_one_queue_serve_the_next() {
     let mut bench = Bench::new(Arc::clone(&gpu), 64);
     bench.step(7, 10);
     bench.read();
-    let text = bench.queue.into_budget().to_text();
+    let text = bench.queue.budget().to_text();
     assert!(text.contains("\"step\""), "{text}");
 }
 

@@ -5,7 +5,7 @@ use unfazed_device::gpu::trial::{Trial, once};
 use unfazed_kernels::Isa;
 use unfazed_kernels::vector::{Choice, choose_experts};
 
-use crate::prefill::{bytes, floats, words};
+use crate::prefill::{bytes, floats, translate, words};
 use crate::support::gpu;
 use crate::weights::Random;
 
@@ -111,4 +111,10 @@ fn each_expert_has_its_entries_in_order() {
             assert!(list[expected.len()..].iter().all(|place| *place == 0xeeee_eeee));
         }
     }
+}
+
+#[test]
+fn both_kernels_translate_for_vulkan_and_metal() {
+    translate(&top_k(&TopK { experts: 512, used: 10, normalised: true }), true, true);
+    translate(&group_rows(), true, true);
 }

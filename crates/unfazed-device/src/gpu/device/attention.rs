@@ -97,6 +97,31 @@ impl GpuDevice {
         Ok(())
     }
 
+    /// Attention of a prompt's rows, many together.
+    pub(super) fn prompt_attention(&mut self, layer: usize) -> Result<(), DeviceError> {
+        let what = AttendPrompt { heads: self.shape.heads, kv: self.shape.kv_text()? };
+        let stride = self.shape.query() as u32;
+        let live = self.live.as_mut().ok_or_else(super::gone)?;
+        let counts = live.prompt.counts;
+        if counts.blocks == 0 {
+            return Ok(());
+        }
+        let key = Key::Attention(Mode::Prompt, layer);
+        live.prepare(
+            key,
+            |live| Ok((what.kernel(&live.gpu.abilities), vec![Shard::all(1)])),
+            |live, _| {
+                let (arena, pages) = (&live.prompt, live.pages(layer)?);
+                Ok([&arena.step, &arena.heads, pages, pages, &arena.context].map(Bound::from).to_vec())
+            },
+        )?;
+        let place = PromptPlace { query: 0, query_stride: stride, context: 0, context_stride: stride };
+        let cost = Cost::WHOLE.of_length(counts.longest);
+        live.dispatch(key, cost, |_| (place.bytes().to_vec(), what.grid(counts.blocks)));
+        Ok(())
+    }
+
+    /// Attention of generated rows, each for itself.
     pub(super) fn decode_attention(&mut self, layer: usize) -> Result<(), DeviceError> {
         let what = self.shape.attend_decode()?;
         let room = self.shape.parts()?;
@@ -143,29 +168,6 @@ impl GpuDevice {
                 live.dispatch(Key::Merge, Cost::WHOLE, |_| (place.bytes().to_vec(), grid));
             }
         }
-        Ok(())
-    }
-
-    pub(super) fn prompt_attention(&mut self, layer: usize) -> Result<(), DeviceError> {
-        let what = AttendPrompt { heads: self.shape.heads, kv: self.shape.kv_text()? };
-        let stride = self.shape.query() as u32;
-        let live = self.live.as_mut().ok_or_else(super::gone)?;
-        let counts = live.prompt.counts;
-        if counts.blocks == 0 {
-            return Ok(());
-        }
-        let key = Key::Attention(Mode::Prompt, layer);
-        live.prepare(
-            key,
-            |live| Ok((what.kernel(&live.gpu.abilities), vec![Shard::all(1)])),
-            |live, _| {
-                let (arena, pages) = (&live.prompt, live.pages(layer)?);
-                Ok([&arena.step, &arena.heads, pages, pages, &arena.context].map(Bound::from).to_vec())
-            },
-        )?;
-        let place = PromptPlace { query: 0, query_stride: stride, context: 0, context_stride: stride };
-        let cost = Cost::WHOLE.of_length(counts.longest);
-        live.dispatch(key, cost, |_| (place.bytes().to_vec(), what.grid(counts.blocks)));
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use unfazed_formats::config::ExpertConfig;
 
 use super::GpuDevice;
+use super::arena::Arena;
 use super::key::{Key, Mode};
 use super::live::Live;
 use super::weights::{Experts, MatrixId, VectorId};
@@ -11,17 +12,21 @@ use crate::gpu::budget::Cost;
 use crate::gpu::kernels::experts::{Down, GateUp};
 use crate::gpu::kernels::matvec::{MOST_ROWS, MatVec};
 use crate::gpu::kernels::shard::{Shard, immediates};
-use crate::gpu::memory::Bound;
+use crate::gpu::memory::{Bound, Buffer, Ready};
 
 /// The norm before products: its weight and epsilon.
 type Norm = (VectorId, f32);
 
-/// Records a kernel for all rows, as many as it takes at a time.
-fn by_rows(live: &mut Live, key: Key, rows: usize, grid: impl Fn(Shard, usize) -> [u32; 3]) {
-    for first in (0..rows).step_by(MOST_ROWS) {
-        let some = MOST_ROWS.min(rows - first);
-        live.dispatch(key, Cost::WHOLE, |shard| (immediates(first, some, shard).to_vec(), grid(shard, some)));
-    }
+/// Rows that a kernel is made for: a single one needs fewer registers.
+fn width(rows: usize) -> usize {
+    if rows == 1 { 1 } else { MOST_ROWS }
+}
+
+/// Records a kernel for all rows: it takes as many at a time as it can.
+fn record(live: &mut Live, key: Key, rows: usize, grid: impl Fn(Shard) -> [u32; 3]) {
+    live.dispatch(key, Cost::WHOLE.of_length(rows as u32), |shard| {
+        (immediates(rows, shard).to_vec(), grid(shard))
+    });
 }
 
 impl GpuDevice {
@@ -31,13 +36,14 @@ impl GpuDevice {
             return Ok(());
         }
         let (weight, epsilon) = norm;
+        let width = width(rows);
         let live = self.live.as_mut().ok_or_else(super::gone)?;
         let mut matrices = Vec::with_capacity(3);
         for id in all {
             matrices.push(live.matrix(id)?.layout);
         }
-        let what = MatVec { matrices, norm: Some(epsilon), add: false, listed: false };
-        let key = Key::DecodeQkv(all, weight);
+        let what = MatVec { matrices, norm: Some(epsilon), add: false, listed: false, rows: width };
+        let key = Key::DecodeQkv(all, weight, width);
         live.prepare(
             key,
             |live| Ok((what.kernel(&live.gpu.abilities), vec![what.whole()])),
@@ -50,28 +56,40 @@ impl GpuDevice {
                 Ok(bound)
             },
         )?;
-        by_rows(live, key, rows, |shard, _| what.grid(shard));
+        record(live, key, rows, |shard| what.grid(shard));
         Ok(())
     }
 
     pub(super) fn decode_context(&mut self, w: MatrixId) -> Result<(), DeviceError> {
-        let rows = self.rows.decode.len();
-        if rows == 0 {
-            return Ok(());
+        match self.rows.decode.len() {
+            0 => Ok(()),
+            _ => self.decode_add(w, |arena| &arena.context),
         }
+    }
+
+    /// The residual += rows of an input times a matrix.
+    fn decode_add(&mut self, w: MatrixId, input: fn(&Arena) -> &Ready<Buffer>) -> Result<(), DeviceError> {
+        let rows = self.rows.decode.len();
+        let width = width(rows);
         let live = self.live.as_mut().ok_or_else(super::gone)?;
-        let what = MatVec { matrices: vec![live.matrix(w)?.layout], norm: None, add: true, listed: false };
-        let key = Key::DecodeContext(w);
+        let what = MatVec {
+            matrices: vec![live.matrix(w)?.layout],
+            norm: None,
+            add: true,
+            listed: false,
+            rows: width,
+        };
+        let key = Key::DecodeAdd(w, width);
         live.prepare(
             key,
             |live| Ok((what.kernel(&live.gpu.abilities), live.matrix(w)?.shards(&live.gpu))),
             |live, shard| {
                 let arena = &live.decode;
-                let [input, out] = [&arena.context, &arena.residual].map(Bound::from);
+                let [input, out] = [input(arena), &arena.residual].map(Bound::from);
                 Ok(vec![input, live.matrix(w)?.bound(shard), out])
             },
         )?;
-        by_rows(live, key, rows, |shard, _| what.grid(shard));
+        record(live, key, rows, |shard| what.grid(shard));
         Ok(())
     }
 
@@ -86,7 +104,7 @@ impl GpuDevice {
             return Ok(());
         }
         self.decode_inner(gate, up, norm, None)?;
-        self.decode_outer(down, None)
+        self.decode_add(down, |arena| &arena.inner)
     }
 
     pub(super) fn decode_mixture(
@@ -102,15 +120,16 @@ impl GpuDevice {
         self.decode_router(router, norm)?;
         self.choose(Mode::Decode, config)?;
         self.decode_inner(experts.gate, experts.up, norm, Some(config))?;
-        self.decode_outer(experts.down, Some(config))
+        self.decode_outer(experts.down, config)
     }
 
     fn decode_router(&mut self, router: MatrixId, (weight, epsilon): Norm) -> Result<(), DeviceError> {
         let rows = self.rows.decode.len();
+        let width = width(rows);
         let live = self.live.as_mut().ok_or_else(super::gone)?;
         let matrices = vec![live.matrix(router)?.layout];
-        let what = MatVec { matrices, norm: Some(epsilon), add: false, listed: false };
-        let key = Key::DecodeRouter(router, weight);
+        let what = MatVec { matrices, norm: Some(epsilon), add: false, listed: false, rows: width };
+        let key = Key::DecodeRouter(router, weight, width);
         live.prepare(
             key,
             |live| Ok((what.kernel(&live.gpu.abilities), live.matrix(router)?.shards(&live.gpu))),
@@ -120,7 +139,7 @@ impl GpuDevice {
                 Ok(vec![input, norm, live.matrix(router)?.bound(shard), Bound::from(&arena.router)])
             },
         )?;
-        by_rows(live, key, rows, |shard, _| what.grid(shard));
+        record(live, key, rows, |shard| what.grid(shard));
         Ok(())
     }
 
@@ -133,11 +152,12 @@ impl GpuDevice {
         config: Option<&ExpertConfig>,
     ) -> Result<(), DeviceError> {
         let rows = self.rows.decode.len();
+        let width = width(rows);
         let live = self.live.as_mut().ok_or_else(super::gone)?;
         let (gate_layout, up_layout) = (live.matrix(gate)?.layout, live.matrix(up)?.layout);
         let used = config.map(|config| config.used);
-        let what = GateUp { gate: gate_layout, up: up_layout, norm: epsilon, used };
-        let key = Key::DecodeInner(gate, up, weight);
+        let what = GateUp { gate: gate_layout, up: up_layout, norm: Some(epsilon), used, rows: width };
+        let key = Key::DecodeInner(gate, up, weight, width);
         live.prepare(
             key,
             |live| Ok((what.kernel(&live.gpu.abilities), live.matrix(gate)?.shards(&live.gpu))),
@@ -150,30 +170,26 @@ impl GpuDevice {
                 Ok(bound)
             },
         )?;
-        by_rows(live, key, rows, |shard, some| what.grid(shard, some));
+        record(live, key, rows, |_| what.grid(rows));
         Ok(())
     }
 
-    fn decode_outer(&mut self, down: MatrixId, config: Option<&ExpertConfig>) -> Result<(), DeviceError> {
+    fn decode_outer(&mut self, down: MatrixId, config: &ExpertConfig) -> Result<(), DeviceError> {
         let rows = self.rows.decode.len();
         let live = self.live.as_mut().ok_or_else(super::gone)?;
-        let used = config.map(|config| config.used);
-        let what = Down { down: live.matrix(down)?.layout, used };
+        let what = Down { down: live.matrix(down)?.layout, used: config.used };
         let key = Key::DecodeOuter(down);
         live.prepare(
             key,
             |live| Ok((what.kernel(&live.gpu.abilities), live.matrix(down)?.shards(&live.gpu))),
             |live, shard| {
                 let arena = &live.decode;
-                let mut bound = vec![Bound::from(&arena.inner)];
-                if used.is_some() {
-                    bound.extend([&arena.ids, &arena.weights].map(Bound::from));
-                }
+                let mut bound = [&arena.inner, &arena.ids, &arena.weights].map(Bound::from).to_vec();
                 bound.extend([live.matrix(down)?.bound(shard), Bound::from(&arena.residual)]);
                 Ok(bound)
             },
         )?;
-        by_rows(live, key, rows, |shard, some| what.grid(shard, some));
+        record(live, key, rows, |_| what.grid(rows));
         Ok(())
     }
 
@@ -193,10 +209,11 @@ impl GpuDevice {
             if rows == 0 {
                 continue;
             }
+            let width = width(rows);
             let live = self.live.as_mut().ok_or_else(super::gone)?;
             let matrices = vec![live.matrix(table)?.layout];
-            let what = MatVec { matrices, norm: Some(epsilon), add: false, listed: true };
-            let key = Key::Logits(mode, table, norm);
+            let what = MatVec { matrices, norm: Some(epsilon), add: false, listed: true, rows: width };
+            let key = Key::Logits(mode, table, norm, width);
             live.prepare(
                 key,
                 |live| Ok((what.kernel(&live.gpu.abilities), live.matrix(table)?.shards(&live.gpu))),
@@ -208,7 +225,7 @@ impl GpuDevice {
                     Ok(bound)
                 },
             )?;
-            by_rows(live, key, rows, |shard, _| what.grid(shard));
+            record(live, key, rows, |shard| what.grid(shard));
             let bytes = super::arena::words(rows, self.shape.vocab);
             let Live { queue, decode, prompt, .. } = live;
             let logits = if mode == Mode::Decode { &decode.logits } else { &prompt.logits };

@@ -4,11 +4,11 @@ use unfazed_kernels::activations::Grain;
 
 use super::weights::{MatrixId, VectorId};
 
-/// A kernel with the buffers that it works on.
+/// A kernel with the buffers that it works on. Decode kernels are made for one row or for some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     /// Query, key and value of generated rows.
-    DecodeQkv([MatrixId; 3], VectorId),
+    DecodeQkv([MatrixId; 3], VectorId, usize),
     /// A prompt's rows times a matrix, in tiles of so many rows.
     Product(Product, MatrixId, u32),
     /// Rounding of a prompt's rows.
@@ -19,14 +19,14 @@ pub(super) enum Key {
     Attention(Mode, usize),
     /// The second part of an attention over many positions.
     Merge,
-    /// The output of attention, of generated rows.
-    DecodeContext(MatrixId),
+    /// A product of generated rows that is added to the residual.
+    DecodeAdd(MatrixId, usize),
     /// The router of generated rows.
-    DecodeRouter(MatrixId, VectorId),
+    DecodeRouter(MatrixId, VectorId, usize),
     /// Which experts.
     TopK(Mode, bool),
     /// Gate and up of generated rows.
-    DecodeInner(MatrixId, MatrixId, VectorId),
+    DecodeInner(MatrixId, MatrixId, VectorId, usize),
     /// Down of generated rows.
     DecodeOuter(MatrixId),
     /// The rows of each expert.
@@ -38,7 +38,7 @@ pub(super) enum Key {
     /// Experts' outputs to the residual.
     Combine,
     /// Logits.
-    Logits(Mode, MatrixId, VectorId),
+    Logits(Mode, MatrixId, VectorId, usize),
 }
 
 /// How rows are computed.

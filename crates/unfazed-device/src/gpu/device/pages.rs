@@ -1,7 +1,5 @@
 //! Keys and values on a GPU, on their way to the pages in shared memory and back.
 
-use std::time::Instant;
-
 use super::GpuDevice;
 use crate::gpu::memory::{Buffer, Ready};
 use crate::gpu::queue::Queue;
@@ -112,9 +110,4 @@ impl Snapshot {
 
 fn read(queue: &mut Queue, buffer: &Ready<Buffer>, first: PageId, count: usize, bytes: usize) -> Readback {
     queue.read(buffer, u64::from(first.0) * bytes as u64, (count * bytes) as u64)
-}
-
-/// The longest that a device may take for a step of which nothing was seen.
-pub(super) fn after(patience: std::time::Duration) -> Instant {
-    Instant::now() + patience
 }

@@ -98,7 +98,9 @@ const SCALE = {scale:e}f;
             part = self.part(),
             shares = THREADS / quads,
         );
-        let source = [PLACE, BINDINGS, &kv.readers(2), STEP, &kv.places(), &constants, ATTEND].concat();
+        let source =
+            [PLACE, BINDINGS, &kv.readers(2), STEP, &kv.places(), &constants, &attend_text(self.at_once())]
+                .concat();
         Kernel { name: format!("attend decode {heads} {}", kv.name()), source, bindings, immediates: 24 }
     }
 
@@ -144,111 +146,133 @@ const BINDINGS: &str = "
 ";
 
 /// A thread scores four positions in an eighth of the dimensions, then adds up four dimensions of the values at every
-/// `SHARES`th position. `sums` holds what threads have of both, `[thread's share][head][...]`.
-const ATTEND: &str = "
+/// `SHARES`th position. `sums` holds what threads have of both, `[thread's share][head][...]`. Loops have as many rounds as
+/// compilers know, and loads do not wait for conditions: positions that the row does not see have a weight of zero, and are
+/// read as the last one that it sees.
+fn attend_text(at_once: usize) -> String {
+    let each =
+        |text: &dyn Fn(usize) -> String| (0..at_once).map(text).collect::<Vec<_>>().join("\n            ");
+    let declare = |name: &str| each(&|h| format!("var {name}{h} = vec4<f32>(0.0);"));
+    let scores = each(&|h| {
+        format!("score{h} += pair.a * queries[at + {h}u] + pair.b * queries[at + AT_ONCE + {h}u];")
+    });
+    let sums = each(&|h| format!("let w{h} = weights[at + {h}u]; sum{h} += value * w{h}; total{h} += w{h};"));
+    let declare_totals = each(&|h| format!("var total{h} = 0.0;"));
+    let keep_totals = each(&|h| format!("totals[first * AT_ONCE + {h}u] = total{h};"));
+    let keep = |name: &str, share: &str, len: &str, place: &str| {
+        each(&|h| format!("sums[({share} * AT_ONCE + {h}u) * {len} + {place}] = {name}{h};"))
+    };
+    format!(
+        "
 var<workgroup> queries: array<f32, DIM * AT_ONCE>;
 var<workgroup> sums: array<vec4<f32>, 256u * AT_ONCE>;
-var<workgroup> weights: array<vec4<f32>, 32u * AT_ONCE>;
+var<workgroup> weights: array<f32, 129u * AT_ONCE>;
 var<workgroup> largest: array<f32, 32u * AT_ONCE>;
-var<workgroup> totals: array<f32, 32u * AT_ONCE>;
+var<workgroup> peaks: array<f32, AT_ONCE>;
+var<workgroup> totals: array<f32, SHARES * AT_ONCE>;
 var<workgroup> panels: array<u32, 8>;
 
 @compute @workgroup_size(256)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {{
     let row = step_row(place.first + group.z);
     let start = group.x * 128u;
+    if (start > row.position) {{ return; }}
+    // Positions of the segment that the row sees.
+    let seen = min(row.position + 1u - start, 128u);
     let head = group.y * AT_ONCE;
     let kv_head = head / GROUP;
-    // Positions of the segment that the row sees; a row of fewer segments has nothing to do.
-    let seen = min(row.position + 1u - min(start, row.position + 1u), 128u);
-    let quad = t / 32u * 4u + t % 4u;
     let share = t / 4u % 8u;
     let mine = t / 32u;
-    var panel = 0u;
-    if (mine * 16u < seen) {
-        let position = start + mine * 16u;
-        panel = block_at(step[row.pages + position / PAGE_TOKENS], kv_head);
-        let in_page = position % PAGE_TOKENS / 16u;
-        if (t % 32u == 0u) { panels[mine] = panel + VALUES + in_page * VALUE_PANEL; }
-        panel += in_page * KEY_PANEL;
-    }
+    let position = start + min(mine * 16u, seen - 1u);
+    let block = block_at(step[row.pages + position / PAGE_TOKENS], kv_head);
+    let in_page = position % PAGE_TOKENS / 16u;
+    if (t % 32u == 0u) {{ panels[mine] = block + VALUES + in_page * VALUE_PANEL; }}
     let query = place.query + (place.first + group.z) * place.query_stride + head * DIM;
-    for (var i = t; i < DIM * AT_ONCE; i += 256u) {
+    for (var i = t; i < DIM * AT_ONCE; i += 256u) {{
         queries[i % DIM * AT_ONCE + i / DIM] = x[query + i] * SCALE;
-    }
+    }}
     workgroupBarrier();
-
-    var scores: array<vec4<f32>, AT_ONCE>;
-    if (mine * 16u < seen) {
-        for (var p = share; p < DIM / 2u; p += 8u) {
-            let pair = key_pair(panel, p, t % 4u);
-            for (var h = 0u; h < AT_ONCE; h++) {
-                let at = 2u * p * AT_ONCE + h;
-                scores[h] += pair.a * queries[at] + pair.b * queries[at + AT_ONCE];
-            }
-        }
-    }
-    for (var h = 0u; h < AT_ONCE; h++) { sums[(share * AT_ONCE + h) * 32u + quad] = scores[h]; }
+    {{
+        {declare_scores}
+        for (var i = 0u; i < DIM / 16u; i++) {{
+            let p = share + 8u * i;
+            let pair = key_pair(block + in_page * KEY_PANEL, p, t % 4u);
+            let at = 2u * p * AT_ONCE;
+            {scores}
+        }}
+        let quad = mine * 4u + t % 4u;
+        {keep_scores}
+    }}
     workgroupBarrier();
 
     // From here to the weights a thread has four positions of one head.
     let four = vec4<u32>(t % 32u * 4u) + vec4<u32>(0u, 1u, 2u, 3u);
     var score = vec4<f32>(0.0);
-    if (t < 32u * AT_ONCE) {
-        for (var s = 0u; s < 8u; s++) { score += sums[s * 32u * AT_ONCE + t]; }
+    if (t < 32u * AT_ONCE) {{
+        for (var s = 0u; s < 8u; s++) {{ score += sums[s * 32u * AT_ONCE + t]; }}
         score = select(vec4<f32>(-1e38), score, four < vec4<u32>(seen));
         largest[t] = max(max(score.x, score.y), max(score.z, score.w));
-    }
+    }}
     workgroupBarrier();
-    if (t < 32u * AT_ONCE) {
+    if (t < 32u * AT_ONCE) {{
         var most = -1e38;
-        for (var i = 0u; i < 32u; i++) { most = max(most, largest[t / 32u * 32u + i]); }
+        for (var i = 0u; i < 32u; i++) {{ most = max(most, largest[t / 32u * 32u + i]); }}
         let w = select(vec4<f32>(0.0), exp2(score - most), four < vec4<u32>(seen));
-        weights[t] = w;
-        totals[t] = (w.x + w.y) + (w.z + w.w);
-    }
+        if (t % 32u == 0u) {{
+            weights[128u * AT_ONCE + t / 32u] = 0.0;
+            peaks[t / 32u] = most;
+        }}
+        for (var i = 0u; i < 4u; i++) {{ weights[four[i] * AT_ONCE + t / 32u] = w[i]; }}
+    }}
     workgroupBarrier();
 
-    var values_sum: array<vec4<f32>, AT_ONCE>;
-    let dims = t % (DIM / 4u);
-    let from = t / (DIM / 4u);
-    if (from < SHARES) {
-        for (var p = from; p < seen; p += SHARES) {
-            let value = value_quad(panels[p / 16u], p % 16u, dims);
-            for (var h = 0u; h < AT_ONCE; h++) { values_sum[h] += value * weights[h * 32u + p / 4u][p % 4u]; }
-        }
-        for (var h = 0u; h < AT_ONCE; h++) { sums[(from * AT_ONCE + h) * (DIM / 4u) + dims] = values_sum[h]; }
-    }
+    let first = t / (DIM / 4u);
+    if (first < SHARES) {{
+        {declare_sums}
+        {declare_totals}
+        let quad = t % (DIM / 4u);
+        for (var i = 0u; i < (127u + SHARES) / SHARES; i++) {{
+            let p = min(first + i * SHARES, seen - 1u);
+            let value = value_quad(panels[p / 16u], p % 16u, quad);
+            // The weight behind the last one is zero.
+            let at = min(first + i * SHARES, 128u) * AT_ONCE;
+            {sums}
+        }}
+        {keep_sums}
+        if (quad == 0u) {{ {keep_totals} }}
+    }}
     workgroupBarrier();
 
-    if (seen > 0u) {
-        for (var i = t; i < AT_ONCE * (DIM / 4u); i += 256u) {
-            let h = i / (DIM / 4u);
-            var sum = vec4<f32>(0.0);
-            for (var s = 0u; s < SHARES; s++) { sum += sums[s * AT_ONCE * (DIM / 4u) + i]; }
-            var total = 0.0;
-            for (var j = 0u; j < 32u; j++) { total += totals[h * 32u + j]; }
-            let d = i % (DIM / 4u);
-            if (place.segments == 1u) {
-                let at = place.context + (place.first + group.z) * place.context_stride + (head + h) * DIM + d * 4u;
-                let c = sum / total;
-                context[at] = c.x;
-                context[at + 1u] = c.y;
-                context[at + 2u] = c.z;
-                context[at + 3u] = c.w;
-            } else {
-                let at = ((group.z * HEADS + head + h) * place.segments + group.x) * (PART / 4u);
-                parts[at + d] = sum;
-                if (d == 0u) {
-                    var most = -1e38;
-                    for (var j = 0u; j < 32u; j++) { most = max(most, largest[h * 32u + j]); }
-                    parts[at + DIM / 4u] = vec4<f32>(most, total, 0.0, 0.0);
-                }
-            }
-        }
-    }
+    for (var i = t; i < AT_ONCE * (DIM / 4u); i += 256u) {{
+        let h = i / (DIM / 4u);
+        var sum = vec4<f32>(0.0);
+        var total = 0.0;
+        for (var s = 0u; s < SHARES; s++) {{
+            sum += sums[s * AT_ONCE * (DIM / 4u) + i];
+            total += totals[s * AT_ONCE + h];
+        }}
+        let d = i % (DIM / 4u);
+        if (place.segments == 1u) {{
+            let at = place.context + (place.first + group.z) * place.context_stride + (head + h) * DIM + d * 4u;
+            let c = sum / total;
+            context[at] = c.x;
+            context[at + 1u] = c.y;
+            context[at + 2u] = c.z;
+            context[at + 3u] = c.w;
+        }} else {{
+            let at = ((group.z * HEADS + head + h) * place.segments + group.x) * (PART / 4u);
+            parts[at + d] = sum;
+            if (d == 0u) {{ parts[at + DIM / 4u] = vec4<f32>(peaks[h], total, 0.0, 0.0); }}
+        }}
+    }}
+}}
+",
+        declare_scores = declare("score"),
+        keep_scores = keep("score", "share", "32u", "quad"),
+        declare_sums = declare("sum"),
+        keep_sums = keep("sum", "first", "(DIM / 4u)", "quad"),
+    )
 }
-";
 
 const MERGE_BINDINGS: &str = "
 @group(0) @binding(0) var<storage, read> step: array<u32>;
@@ -296,10 +320,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         let c = sum / total;
         let at = place.context + (place.first + group.y) * place.context_stride + group.x * DIM + t * 4u;
-        context[at] = c.x;
-        context[at + 1u] = c.y;
-        context[at + 2u] = c.z;
-        context[at + 3u] = c.w;
+        for (var j = 0u; j < 4u; j++) { context[at + j] = c[j]; }
     }
 }
 ";

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::TILE_COLUMNS;
 use super::shell::{Parts, Shape, accumulators, write_accumulators};
 
 /// Where sums start: as a float it is 1.5 * 2^23, and with a whole number below 2^22 added it is that much more. That saves
@@ -30,6 +31,15 @@ pub(super) fn parts(shape: &Shape) -> Parts {
         compute: compute(shape),
         finish: write_accumulators(shape),
     }
+}
+
+/// Bytes of shared memory for a group of 32 columns.
+pub(super) fn group_bytes(shape: &Shape) -> u32 {
+    let halves = halves(shape).len() as u32;
+    let minimums = if shape.codec.minimums() { halves * 4 } else { 0 };
+    let starts = if starts(shape) { halves * 4 } else { 0 };
+    let columns = TILE_COLUMNS * shape.matrices().len() as u32;
+    shape.rows * (32 + 4 + starts + minimums) + columns * (32 + halves * 4 + minimums)
 }
 
 fn starts(shape: &Shape) -> bool {

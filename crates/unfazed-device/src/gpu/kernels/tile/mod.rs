@@ -47,12 +47,11 @@ pub enum TilePath {
 impl TilePath {
     /// The fastest for a matrix that agrees with the CPU's numbers.
     pub fn best(layout: &PanelLayout, abilities: &Abilities) -> TilePath {
-        if abilities.half && abilities.subgroup == Some(32) {
-            // Metal has 8x8 alone, and whatever has 16x16 has 32 threads for it.
-            for size in [16, 8] {
-                if abilities.cooperative.contains(&[size; 3]) {
-                    return TilePath::Cooperative(size);
-                }
+        // Metal has 8x8 alone; tiles of 16x16 need more shared memory than it has.
+        for (size, shared) in [(16, 48 * 1024), (8, 32 * 1024)] {
+            let threads = abilities.half && abilities.subgroup == Some(32);
+            if threads && abilities.cooperative.contains(&[size; 3]) && abilities.shared_bytes >= shared {
+                return TilePath::Cooperative(size);
             }
         }
         if Codec::of(layout).integers() { TilePath::Integers } else { TilePath::Floats }
@@ -93,7 +92,8 @@ pub struct Tile {
     pub rows: TileRows,
     /// What is made of it.
     pub product: Product,
-    /// Rows of a tile, 64 or 128. More need fewer reads, but there are fewer workgroups. The bits are the same.
+    /// Rows of a tile, 64 or 128. More need fewer reads, but there are fewer workgroups. The bits are the same. A product with
+    /// two matrices has 64 always.
     pub tile_rows: u32,
 }
 
@@ -126,6 +126,11 @@ impl Tile {
 
     /// Workgroups for at most `rows` rows of each of `matrices` matrices (1 without lists).
     pub fn grid(&self, rows: u32, matrices: u32) -> [u32; 3] {
-        [(self.layout.rows() as u32).div_ceil(TILE_COLUMNS), rows.div_ceil(self.tile_rows), matrices]
+        [(self.layout.rows() as u32).div_ceil(TILE_COLUMNS), rows.div_ceil(self.height()), matrices]
+    }
+
+    /// Rows of a tile.
+    fn height(&self) -> u32 {
+        if self.product == Product::GatedSilu { 64 } else { self.tile_rows }
     }
 }

@@ -9,6 +9,11 @@ use super::super::format::{Codec, PRELUDE};
 use super::{Product, TILE_COLUMNS, Tile, TilePath, TileRows, cooperative, floats, integers};
 use crate::gpu::kernel::{Access, Kernel};
 
+/// Shared memory that tiles of 64 rows may take, which is what Metal has, and those of 128: what the others have. Less a few
+/// bytes for lists.
+const SHARED_BYTES: u32 = 32 * 1024 - 16;
+const SHARED_BYTES_OF_LARGE: u32 = 48 * 1024 - 16;
+
 /// How a workgroup divides its work.
 pub(super) struct Shape {
     pub(super) codec: Codec,
@@ -51,19 +56,30 @@ pub(super) struct Parts {
 
 impl Shape {
     fn of(tile: &Tile) -> Shape {
+        let rows = tile.height();
         let (threads, groups) = match tile.path {
             TilePath::Integers => (256, 4),
             TilePath::Floats => (256, 2),
-            TilePath::Cooperative(8) => (2 * tile.tile_rows, 1),
-            TilePath::Cooperative(_) => (2 * tile.tile_rows, 2),
+            TilePath::Cooperative(8) => (2 * rows, 1),
+            TilePath::Cooperative(_) => (2 * rows, 2),
         };
-        Shape {
-            codec: Codec::of(&tile.layout),
-            tile: *tile,
-            columns: tile.layout.columns() as u32,
-            threads,
-            rows: tile.tile_rows,
-            groups,
+        let codec = Codec::of(&tile.layout);
+        let mut shape =
+            Shape { codec, tile: *tile, columns: tile.layout.columns() as u32, threads, rows, groups };
+        let limit = if rows == 64 { SHARED_BYTES } else { SHARED_BYTES_OF_LARGE };
+        while shape.groups > 1 && shape.group_bytes() * shape.groups > limit {
+            shape.groups /= 2;
+        }
+        shape
+    }
+
+    /// Bytes of shared memory for a group of 32 columns.
+    fn group_bytes(&self) -> u32 {
+        match self.tile.path {
+            TilePath::Integers => integers::group_bytes(self),
+            TilePath::Floats => (self.rows + TILE_COLUMNS * self.matrices().len() as u32) * 128,
+            // As much as there is anywhere is enough for what it takes.
+            TilePath::Cooperative(_) => 0,
         }
     }
 
