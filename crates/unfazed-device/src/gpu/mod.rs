@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `adapter.rs` | the GPUs of this machine, and which of them is meant |
+//! | `heaps.rs` | how much memory a GPU has, and what is free of it |
 //! | `open.rs` | a device of an adapter: what it can do, what its driver says of faults |
 //! | `kernel.rs` | a kernel's text and what it binds; pipelines |
 //! | `kernels/` | the kernels: WGSL, made from templates by block format and by what an adapter can do |
@@ -21,6 +22,7 @@ pub mod adapter;
 pub mod budget;
 mod device;
 mod encoder;
+mod heaps;
 #[cfg(all(feature = "gpu-faults", not(target_vendor = "apple")))]
 pub mod inject;
 pub mod kernel;
