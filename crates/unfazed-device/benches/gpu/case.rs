@@ -57,7 +57,7 @@ impl Fill {
 impl Case {
     /// Kernel and rows.
     pub(crate) fn name(&self) -> String {
-        format!("{}, {} of them", self.kernel.name, self.rows)
+        format!("{} on {}", self.kernel.name, self.rows)
     }
 
     /// The line of the table.
@@ -68,7 +68,7 @@ impl Case {
         let copies = if small { 2 } else { ROTATED.div_ceil(self.bytes).clamp(1, MOST_COPIES) };
         let prepared = match Prepared::with_copies(gpu, &self.kernel, &trial, copies as usize) {
             Ok(prepared) => prepared,
-            Err(error) => return format!("| {} | {error} | |", self.name()),
+            Err(error) => return format!("{} | {error}", self.name()),
         };
         // Two lengths, so that what a submission costs is not counted.
         let first = prepared.run(copies as usize).and_then(|_| prepared.run(copies as usize)).unwrap();
@@ -82,6 +82,6 @@ impl Case {
             .collect();
         measured.sort_by(f64::total_cmp);
         let seconds = measured[TIMES / 2];
-        format!("| {} | {:.1} | {:.0} |", self.name(), seconds * 1e6, self.bytes as f64 / seconds / 1e9)
+        format!("{} | {:.1} | {:.0}", self.name(), seconds * 1e6, self.bytes as f64 / seconds / 1e9)
     }
 }

@@ -7,23 +7,20 @@ use unfazed_device::gpu::kernels::shard::{Shard, immediates};
 use unfazed_formats::BlockFormat::{self, *};
 use unfazed_kernels::panel::PanelLayout;
 
-use crate::Options;
 use crate::case::{Case, Fill};
 
 const FORMATS: [BlockFormat; 9] = [Q4_0, Q8_0, Q4_K, Q5_K, Q6_K, MXFP4, IQ4_XS, F16, FP8];
 
-/// All of them.
-pub(crate) fn cases(gpu: &Gpu, options: &Options) -> Vec<Case> {
-    let rows = options.rows.map_or(vec![1, 8], |rows| vec![rows]);
-    let formats = if options.small { &FORMATS[..1] } else { &FORMATS };
-    let mut cases = Vec::new();
-    for format in formats.iter().copied() {
-        for rows in rows.iter().copied() {
-            cases.extend(matvecs(gpu, format, rows, options.small));
+/// Prints a table of all whose name has this part. Weights are there so many times that no cache holds them.
+pub(crate) fn run(gpu: &Gpu, part: &str) {
+    let small = gpu.info.software;
+    println!("kernel | us | GB/s");
+    for format in if small { &FORMATS[..1] } else { &FORMATS }.iter().copied() {
+        let cases = [1, MOST_ROWS].into_iter().flat_map(|rows| matvecs(gpu, format, rows, small));
+        for case in cases.chain(mixture(gpu, format, small)).filter(|case| case.name().contains(part)) {
+            println!("{}", case.measure(gpu, small));
         }
-        cases.extend(mixture(gpu, format, options.small));
     }
-    cases
 }
 
 fn layout(format: BlockFormat, rows: usize, columns: usize) -> PanelLayout {

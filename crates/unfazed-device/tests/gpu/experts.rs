@@ -1,6 +1,9 @@
 //! Feed-forward networks, against the CPU's products one after the other.
 
+use unfazed_device::gpu::Abilities;
+use unfazed_device::gpu::kernels::embed::Embed;
 use unfazed_device::gpu::kernels::experts::{Down, GateUp};
+use unfazed_device::gpu::kernels::matvec::{MOST_ROWS, MatVec};
 use unfazed_device::gpu::kernels::shard::{Shard, immediates};
 use unfazed_device::gpu::trial::{Trial, once};
 use unfazed_formats::BlockFormat;
@@ -10,6 +13,7 @@ use unfazed_kernels::panel::PanelLayout;
 use unfazed_kernels::vector::{add_scaled, rms_norm, silu_mul};
 
 use crate::support::{bytes_of, difference, floats, gpu};
+use crate::translate::translates;
 use crate::weights::{Activations, Bytes, Packed, Random, Scales, file_rows, product};
 
 const TOLERANCE: f32 = 1e-3;
@@ -188,5 +192,43 @@ fn outputs_of_experts_are_weighted_and_added_to_the_residual() {
         let shards = [Shard { first: 0, count: 2 }, Shard { first: 2, count: 3 }];
         let off = difference(&down(&stack, &x, &IDS, &weights, &shards), &expected);
         assert!(off < TOLERANCE, "{format:?} {width} in shards is off by {off:e}");
+    }
+}
+
+#[test]
+fn decode_kernels_translate_for_vulkan_and_metal_with_and_without_abilities() {
+    let most = Abilities {
+        subgroup: Some(32),
+        half: true,
+        packed_dot: true,
+        cooperative: Vec::new(),
+        binding_bytes: 1 << 30,
+        buffer_bytes: 1 << 30,
+        shared_bytes: 32 << 10,
+        workgroup_threads: 1024,
+        workgroups: 65_535,
+    };
+    let least =
+        Abilities { subgroup: None, half: false, packed_dot: false, workgroup_threads: 256, ..most.clone() };
+    for format in BlockFormat::all() {
+        let layout = PanelLayout::new(format, 32, 512).unwrap();
+        let matvec =
+            MatVec { matrices: vec![layout; 2], norm: Some(1e-6), add: true, listed: true, rows: MOST_ROWS };
+        let up = PanelLayout::new(BlockFormat::Q4_0, 32, 512).unwrap();
+        let gate_up = GateUp { gate: layout, up, norm: Some(1e-6), used: Some(2), rows: 1 };
+        let dense = GateUp { used: None, rows: MOST_ROWS, norm: None, ..gate_up };
+        for abilities in [&most, &least] {
+            let kernels = [
+                matvec.kernel(abilities),
+                gate_up.kernel(abilities),
+                dense.kernel(abilities),
+                Down { down: layout, used: 2 }.kernel(abilities),
+                Embed { table: layout }.kernel(),
+            ];
+            for kernel in kernels {
+                let translated = translates(&kernel);
+                assert!(translated.metal.is_ok(), "{}: {:?}", kernel.name, translated.metal);
+            }
+        }
     }
 }
