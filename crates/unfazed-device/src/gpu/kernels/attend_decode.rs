@@ -146,27 +146,43 @@ const BINDINGS: &str = "
 ";
 
 /// A thread scores four positions in an eighth of the dimensions, then adds up four dimensions of the values at every
-/// `SHARES`th position. `sums` holds what threads have of both, `[thread's share][head][...]`. Loops have as many rounds as
+/// `SHARES`th four positions. `sums` holds what threads have of both, `[thread's share][head][...]`. Loops have as many rounds as
 /// compilers know, and loads do not wait for conditions: positions that the row does not see have a weight of zero, and are
 /// read as the last one that it sees.
 fn attend_text(at_once: usize) -> String {
     let each =
         |text: &dyn Fn(usize) -> String| (0..at_once).map(text).collect::<Vec<_>>().join("\n            ");
     let declare = |name: &str| each(&|h| format!("var {name}{h} = vec4<f32>(0.0);"));
+    // The queries of all heads at a dimension are a vector.
+    let vector = ["f32", "vec2<f32>", "vec3<f32>", "vec4<f32>"][at_once - 1];
+    let part = |h: usize| if at_once > 1 { [".x", ".y", ".z", ".w"][h] } else { "" };
     let scores = each(&|h| {
-        format!("score{h} += pair.a * queries[at + {h}u] + pair.b * queries[at + AT_ONCE + {h}u];")
+        let c = part(h);
+        format!("score{h} += pair.a * q0{c} + pair.b * q1{c};")
     });
-    let sums = each(&|h| format!("let w{h} = weights[at + {h}u]; sum{h} += value * w{h}; total{h} += w{h};"));
-    let declare_totals = each(&|h| format!("var total{h} = 0.0;"));
-    let keep_totals = each(&|h| format!("totals[first * AT_ONCE + {h}u] = total{h};"));
+    // Four positions: their weights for a head are side by side.
+    let sums = each(&|h| {
+        let add = |(i, c)| format!("sum{h} += value{i} * w{h}.{c};");
+        let add: Vec<String> = ["x", "y", "z", "w"].into_iter().enumerate().map(add).collect();
+        format!("let w{h} = weights[{h}u * 32u + four]; {} total{h} += w{h};", add.join(" "))
+    });
+    let declare_totals = declare("total");
+    let keep_totals = each(&|h| {
+        format!("totals[first * AT_ONCE + {h}u] = (total{h}.x + total{h}.y) + (total{h}.z + total{h}.w);")
+    });
+    let values = (0..4)
+        .map(|i| format!("let value{i} = value_quad(panel, min(four * 4u + {i}u, seen - 1u) % 16u, quad);"))
+        .collect::<Vec<_>>()
+        .join("\n                ");
+    let heads_of = (0..at_once).map(|h| format!("x[query + {h}u * DIM + i]")).collect::<Vec<_>>().join(", ");
     let keep = |name: &str, share: &str, len: &str, place: &str| {
         each(&|h| format!("sums[({share} * AT_ONCE + {h}u) * {len} + {place}] = {name}{h};"))
     };
     format!(
         "
-var<workgroup> queries: array<f32, DIM * AT_ONCE>;
+var<workgroup> queries: array<{vector}, DIM>;
 var<workgroup> sums: array<vec4<f32>, 256u * AT_ONCE>;
-var<workgroup> weights: array<f32, 129u * AT_ONCE>;
+var<workgroup> weights: array<vec4<f32>, 32u * AT_ONCE>;
 var<workgroup> largest: array<f32, 32u * AT_ONCE>;
 var<workgroup> peaks: array<f32, AT_ONCE>;
 var<workgroup> totals: array<f32, SHARES * AT_ONCE>;
@@ -188,16 +204,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let in_page = position % PAGE_TOKENS / 16u;
     if (t % 32u == 0u) {{ panels[mine] = block + VALUES + in_page * VALUE_PANEL; }}
     let query = place.query + (place.first + group.z) * place.query_stride + head * DIM;
-    for (var i = t; i < DIM * AT_ONCE; i += 256u) {{
-        queries[i % DIM * AT_ONCE + i / DIM] = x[query + i] * SCALE;
-    }}
+    for (var i = t; i < DIM; i += 256u) {{ queries[i] = {vector}({heads_of}) * SCALE; }}
     workgroupBarrier();
     {{
         {declare_scores}
         for (var i = 0u; i < DIM / 16u; i++) {{
             let p = share + 8u * i;
             let pair = key_pair(block + in_page * KEY_PANEL, p, t % 4u);
-            let at = 2u * p * AT_ONCE;
+            let q0 = queries[2u * p];
+            let q1 = queries[2u * p + 1u];
             {scores}
         }}
         let quad = mine * 4u + t % 4u;
@@ -218,11 +233,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         var most = -1e38;
         for (var i = 0u; i < 32u; i++) {{ most = max(most, largest[t / 32u * 32u + i]); }}
         let w = select(vec4<f32>(0.0), exp2(score - most), four < vec4<u32>(seen));
-        if (t % 32u == 0u) {{
-            weights[128u * AT_ONCE + t / 32u] = 0.0;
-            peaks[t / 32u] = most;
-        }}
-        for (var i = 0u; i < 4u; i++) {{ weights[four[i] * AT_ONCE + t / 32u] = w[i]; }}
+        weights[t] = w;
+        if (t % 32u == 0u) {{ peaks[t / 32u] = most; }}
     }}
     workgroupBarrier();
 
@@ -231,12 +243,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         {declare_sums}
         {declare_totals}
         let quad = t % (DIM / 4u);
-        for (var i = 0u; i < (127u + SHARES) / SHARES; i++) {{
-            let p = min(first + i * SHARES, seen - 1u);
-            let value = value_quad(panels[p / 16u], p % 16u, quad);
-            // The weight behind the last one is zero.
-            let at = min(first + i * SHARES, 128u) * AT_ONCE;
-            {sums}
+        for (var i = 0u; i < (31u + SHARES) / SHARES; i++) {{
+            let four = first + i * SHARES;
+            if (four < 32u) {{
+                let panel = panels[min(four, (seen - 1u) / 4u) / 4u];
+                {values}
+                {sums}
+            }}
         }}
         {keep_sums}
         if (quad == 0u) {{ {keep_totals} }}

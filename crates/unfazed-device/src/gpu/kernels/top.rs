@@ -100,20 +100,25 @@ var<workgroup> keys: array<u32, 4352>;
 var<workgroup> ids: array<u32, 4352>;
 var<workgroup> counts: array<atomic<u32>, 256>;
 var<workgroup> sums: array<u32, 256>;
+var<workgroup> sixteens: array<u32, 16>;
 var<workgroup> border: vec2<u32>;
 var<workgroup> chosen: array<vec2<u32>, 64>;
 
 // Sums from each thread's number to the first one's.
 fn add_up(t: u32, mine: u32) {
     sums[t] = mine;
-    for (var step = 1u; step < 256u; step *= 2u) {
-        workgroupBarrier();
-        var sum = sums[t];
-        if (t >= step) { sum += sums[t - step]; }
-        workgroupBarrier();
-        sums[t] = sum;
+    workgroupBarrier();
+    var sum = 0u;
+    if (t < 16u) {
+        for (var i = 0u; i < 16u; i++) { sum += sums[t * 16u + i]; }
+        sixteens[t] = sum;
     }
     workgroupBarrier();
+    sum = 0u;
+    for (var i = 0u; i < t / 16u; i++) { sum += sixteens[i]; }
+    for (var i = t / 16u * 16u; i <= t; i++) { sum += sums[i]; }
+    workgroupBarrier();
+    sums[t] = sum;
 }
 
 @compute @workgroup_size(256)
