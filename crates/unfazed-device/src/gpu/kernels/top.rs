@@ -4,6 +4,8 @@
 //! found by the digits of numbers that have the order of the floats, and what is not below it is taken in the order of ids: so
 //! of equals the lower ids come first, and nothing depends on which thread was faster.
 
+use std::fmt::Write as _;
+
 use super::super::kernel::{Access, Kernel};
 
 /// How many are found.
@@ -74,9 +76,23 @@ var<immediate> place: Place;
 @group(0) @binding(0) var<storage, read> candidates: array<{element}>;
 @group(0) @binding(1) var<storage, read_write> found: array<vec2<u32>>;
 fn candidate(row: u32, i: u32) -> vec2<u32> {{ {read} }}
-{KEYS}{MAIN}"
+{KEYS}{}",
+        MAIN.replace("LOADS", &loads())
     );
     Kernel { name: format!("top {name}"), source, bindings: vec![Access::Read, Access::Write], immediates: 4 }
+}
+
+/// WGSL: all of a thread's candidates are asked for before the first one is waited for.
+fn loads() -> String {
+    let mut text = String::new();
+    for i in 0..CHUNK / 256 {
+        let _ = writeln!(text, "    let at{i} = group.x * 4096u + t + {}u;", i * 256);
+        let _ = writeln!(text, "    let c{i} = candidate(row, min(at{i}, place.candidates - 1u));");
+    }
+    for i in 0..CHUNK / 256 {
+        let _ = writeln!(text, "    put(t + {}u, select(NOTHING, c{i}, at{i} < place.candidates));", i * 256);
+    }
+    text
 }
 
 /// Integers in the order of the floats: zeros are equal, what is no finite number is above all. Nothing is 0.
@@ -100,20 +116,30 @@ var<workgroup> keys: array<u32, 4352>;
 var<workgroup> ids: array<u32, 4352>;
 var<workgroup> counts: array<atomic<u32>, 256>;
 var<workgroup> sums: array<u32, 256>;
+var<workgroup> sixteens: array<u32, 16>;
 var<workgroup> border: vec2<u32>;
 var<workgroup> chosen: array<vec2<u32>, 64>;
+
+fn put(i: u32, c: vec2<u32>) {
+    keys[i / 16u * 17u + i % 16u] = c.x;
+    ids[i / 16u * 17u + i % 16u] = c.y;
+}
 
 // Sums from each thread's number to the first one's.
 fn add_up(t: u32, mine: u32) {
     sums[t] = mine;
-    for (var step = 1u; step < 256u; step *= 2u) {
-        workgroupBarrier();
-        var sum = sums[t];
-        if (t >= step) { sum += sums[t - step]; }
-        workgroupBarrier();
-        sums[t] = sum;
+    workgroupBarrier();
+    var sum = 0u;
+    if (t < 16u) {
+        for (var i = 0u; i < 16u; i++) { sum += sums[t * 16u + i]; }
+        sixteens[t] = sum;
     }
     workgroupBarrier();
+    sum = 0u;
+    for (var i = 0u; i < t / 16u; i++) { sum += sixteens[i]; }
+    for (var i = t / 16u * 16u; i <= t; i++) { sum += sums[i]; }
+    workgroupBarrier();
+    sums[t] = sum;
 }
 
 @compute @workgroup_size(256)
@@ -123,14 +149,7 @@ fn main(
     @builtin(local_invocation_index) t: u32,
 ) {
     let row = group.y * place.candidates;
-    for (var i = t; i < 4096u; i += 256u) {
-        let at = group.x * 4096u + i;
-        var c = NOTHING;
-        if (at < place.candidates) { c = candidate(row, at); }
-        keys[i / 16u * 17u + i % 16u] = c.x;
-        ids[i / 16u * 17u + i % 16u] = c.y;
-    }
-    // Digits of the 64th largest, the first one first: how many are above a digit, of those that have the digits before.
+LOADS    // Digits of the 64th largest, the first one first: how many are above a digit, of those that have the digits before.
     var prefix = 0u;
     var wanted = 64u;
     for (var digit = 0u; digit < 4u; digit++) {
