@@ -152,6 +152,12 @@ struct Entry {
     weight: f64,
 }
 
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget::new(Limits::default())
+    }
+}
+
 impl Budget {
     /// Nothing is known yet.
     pub fn new(limits: Limits) -> Budget {

@@ -151,9 +151,14 @@ impl Queue {
         &self.budget
     }
 
-    /// Ends the queue and hands its estimates on.
-    pub fn into_budget(mut self) -> Budget {
-        std::mem::replace(&mut self.budget, Budget::new(super::budget::Limits::default()))
+    /// The same, to be taken over by the next queue.
+    pub fn budget_mut(&mut self) -> &mut Budget {
+        &mut self.budget
+    }
+
+    /// Whether something was not done in time: then the device must not be dropped, as that waits for it.
+    pub fn is_hung(&self) -> bool {
+        matches!(self.fault, Some(Verdict::Hung(_)))
     }
 
     /// What was submitted so far.

@@ -7,7 +7,7 @@ use wgpu::BufferUsages;
 
 use super::encoder::{Arrival, Arrived};
 use super::memory::{Buffer, Ready, create, of_generation};
-use super::queue::Queue;
+use super::queue::{Queue, Ticket};
 use super::verdict::Verdict;
 use crate::DeviceError;
 
@@ -86,6 +86,11 @@ impl Queue {
         nothing.buffer = Some(buffer);
         (nothing.sequence, nothing.arrival) = (sequence, arrival);
         nothing
+    }
+
+    /// Whether the submission of a read was executed, as far as is known without waiting.
+    pub fn has_read(&mut self, read: &Readback) -> bool {
+        self.is_done(Ticket { sequence: read.sequence, generation: read.generation })
     }
 
     /// Waits for the submission of a read and hands over what was read. Nothing is seen of a submission that was not executed.
