@@ -178,7 +178,9 @@ impl Bench {
         Bench { device, layers, embedding, output, norm, config }
     }
 
-    fn step(&mut self, batch: &Batch) -> f32 {
+    /// A step; returns how long it took to record it.
+    fn step(&mut self, batch: &Batch) -> f64 {
+        let begun = Instant::now();
         let Bench { device, layers, embedding, output, norm, config } = self;
         device.begin(batch).unwrap();
         device.embed(embedding);
@@ -194,11 +196,13 @@ impl Bench {
             device.mixture(&m[4], experts, &experts_config);
         }
         device.output(norm, 1e-5, output);
-        device.finish().unwrap().logits.first().copied().unwrap_or_default()
+        let recorded = begun.elapsed().as_secs_f64();
+        std::hint::black_box(device.finish().unwrap().logits.first().copied());
+        recorded
     }
 
-    /// Seconds of each of some steps of `rows` rows for each of some sequences, from a position on.
-    fn steps(&mut self, steps: usize, sequences: usize, position: usize, rows: usize) -> Vec<f64> {
+    /// Seconds of each of some steps of `rows` rows for each of some sequences, from a position on; in all, and to record.
+    fn steps(&mut self, steps: usize, sequences: usize, position: usize, rows: usize) -> Vec<(f64, f64)> {
         let pages = PAGES / sequences;
         let pages =
             |sequence| (sequence * pages..(sequence + 1) * pages).map(|page| PageId(page as u32)).collect();
@@ -213,8 +217,8 @@ impl Bench {
                 batch.rows.push(BatchRow { token, sequence, position, logits, generated });
             }
             let begun = Instant::now();
-            std::hint::black_box(self.step(&batch));
-            times.push(begun.elapsed().as_secs_f64());
+            let recorded = self.step(&batch);
+            times.push((begun.elapsed().as_secs_f64(), recorded));
         }
         times
     }
@@ -222,8 +226,9 @@ impl Bench {
     /// A prompt of some tokens in chunks: tokens a second, the best and the median of some rounds.
     fn prompt(&mut self, tokens: usize, chunk: usize, rounds: usize) {
         let chunk = chunk.min(tokens);
-        let mut all: Vec<f64> =
-            (0..rounds).map(|_| self.steps(tokens / chunk, 1, 0, chunk).iter().sum()).collect();
+        let mut all: Vec<f64> = (0..rounds)
+            .map(|_| self.steps(tokens / chunk, 1, 0, chunk).iter().map(|(all, _)| all).sum())
+            .collect();
         all.sort_by(f64::total_cmp);
         let rate = |seconds: f64| tokens as f64 / seconds;
         println!("prompt {tokens}: {:.0} tokens/s, median {:.0}", rate(all[0]), rate(all[all.len() / 2]));
@@ -231,14 +236,18 @@ impl Bench {
 
     fn decode(&mut self, steps: usize, sequences: usize, position: usize) {
         let mut all = self.steps(steps, sequences, position, 1);
-        all.sort_by(f64::total_cmp);
+        let mut recorded: Vec<f64> = all.iter().map(|(_, recorded)| *recorded).collect();
+        recorded.sort_by(f64::total_cmp);
+        all.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let all: Vec<f64> = all.into_iter().map(|(all, _)| all).collect();
         let rate = |seconds: f64| sequences as f64 / seconds;
         let mean = all.iter().sum::<f64>() / all.len() as f64;
         println!(
-            "decode of {sequences} at {position}: {:.1} tokens/s median, {:.1} mean ({:.3} ms)",
+            "decode of {sequences} at {position}: {:.1} tokens/s median, {:.1} mean ({:.3} ms, {:.3} to record)",
             rate(all[all.len() / 2]),
             rate(mean),
-            all[all.len() / 2] * 1e3
+            all[all.len() / 2] * 1e3,
+            recorded[recorded.len() / 2] * 1e3
         );
     }
 }
@@ -278,9 +287,12 @@ fn main() {
         begun.elapsed()
     );
     let (prompt, decodes) = if name == "small" { (512, 8) } else { (2048, 64) };
+    let busy = |bench: &Bench| bench.device.gpus()[0].figures().busy_ns as f64 / 1e6;
     bench.prompt(prompt, chunk, 4);
     bench.decode(decodes, 1, prompt);
+    let before = busy(&bench);
     bench.decode(decodes, 1, prompt);
+    println!("  of which the GPU was busy {:.3} ms", (busy(&bench) - before) / decodes as f64);
     bench.decode(decodes / 2, 8, 100);
     let figures = bench.device.gpus()[0].figures();
     println!(
