@@ -266,7 +266,8 @@ var unit = t / {LANES}u;
             let _ = writeln!(
                 text,
                 "var total{i} = 0.0;\n\
-                 for (var i = 0u; i < {slices}u; i++) {{ total{i} += parts[(number * {stride}u + {i}u) * {}u + i * {LANES}u + lane]; }}",
+                 for (var i = 0u; i < {slices}u; i++) {{\n\
+                 total{i} += parts[(number * {stride}u + {i}u) * {}u + i * {LANES}u + lane];\n}}",
                 self.threads
             );
         }
