@@ -10,9 +10,9 @@ use unfazed_formats::config::Family;
 use unfazed_testkit::TinyModel;
 use unfazed_testkit::damage::{Damage, Damager};
 use unfazed_wire::{
-    BUILD_ID, Failure, FailureKind, FinishReason, LoadFailure, LoadFault, Progress, ReadyInfo, RequestId,
-    Sampling, SandboxInfo, Start, StreamedExperts, Submit, Timings, ToEngine, ToFront, TokenEvent,
-    TokenLogprobs, frame,
+    BUILD_ID, Failure, FailureKind, FinishReason, GpuInUse, Gpus, LoadFailure, LoadFault, Place, Placement,
+    Progress, ReadyInfo, RequestId, Sampling, SandboxInfo, Start, StreamedExperts, Submit, Timings, ToEngine,
+    ToFront, TokenEvent, TokenLogprobs, frame,
 };
 
 /// Write the first inputs of the fuzz targets: small sound files, damaged copies of them, frames and requests.
@@ -124,6 +124,8 @@ fn from_front() -> Vec<ToEngine> {
         engine: 1,
         troubles: Vec::new(),
         cpu_alone: false,
+        placement: Placement::cpu(2),
+        gpus: Gpus::default(),
         fault_plan: None,
     };
     let submit = Submit {
@@ -157,6 +159,8 @@ fn from_engine() -> Vec<ToFront> {
         read_bytes: 0,
         kept_bytes: 4 << 30,
         sandbox: SandboxInfo { seccomp: true, landlock: Some(6), ring: true, missing: Vec::new() },
+        placement: Placement { output: Place::Gpu(0), ..Placement::cpu(2) },
+        gpus: vec![GpuInUse { name: "A GPU".to_owned(), driver: "its 1.0".to_owned(), software: false }],
     };
     vec![
         ToFront::Hello { build_id: BUILD_ID.to_owned() },

@@ -6,6 +6,12 @@
 
 #[path = "gpu/attention.rs"]
 mod attention;
+#[path = "gpu/case.rs"]
+mod case;
+#[path = "gpu/decode.rs"]
+mod decode;
+#[path = "gpu/prefill.rs"]
+mod prefill;
 
 use unfazed_device::gpu::{Adapters, Gpu};
 
@@ -18,5 +24,7 @@ fn main() {
     let gpu = Gpu::open(&adapter).unwrap();
     let part = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
     println!("{}, {}", gpu.info.name, gpu.info.driver);
+    decode::run(&gpu, &part);
+    prefill::run(&gpu, &part);
     attention::run(&gpu, &part);
 }

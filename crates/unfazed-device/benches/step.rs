@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use unfazed_device::{Batch, BatchRow, CpuConfig, CpuDevice, Device, KvShape, PageId};
+use unfazed_device::{Batch, BatchRow, CpuConfig, CpuDevice, Device, KvShape, PageId, Part};
 use unfazed_formats::config::{ExpertConfig, Family, ModelConfig, RopeConfig, RopePairing, RopeScaling};
 use unfazed_formats::{BlockFormat, Extent, FileId, KvType, KvTypes};
 use unfazed_kernels::Isa;
@@ -62,7 +62,9 @@ fn source(format: BlockFormat, parts: usize, rows: usize, columns: usize) -> Mat
 }
 
 fn load(device: &mut CpuDevice, format: BlockFormat, rows: usize, columns: usize) -> Matrix {
-    device.load_matrix(&source(format, 1, rows, columns)).unwrap_or_else(|error| panic!("{error}"))
+    device
+        .load_matrix(Part::Output, &source(format, 1, rows, columns))
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn load_layer(device: &mut CpuDevice, format: BlockFormat, layer: usize) -> (Vec<Matrix>, Experts) {
@@ -169,7 +171,13 @@ impl Bench {
             for (sequence, i) in (0..sequences).flat_map(|sequence| (0..rows).map(move |i| (sequence, i))) {
                 let position = start + i;
                 let token = ((position + sequence * 31) * 7919 % self.config.vocab) as u32;
-                batch.rows.push(BatchRow { token, sequence, position, logits: i + 1 == rows });
+                batch.rows.push(BatchRow {
+                    token,
+                    sequence,
+                    position,
+                    logits: i + 1 == rows,
+                    generated: false,
+                });
             }
             step(&mut self.device, &self.layers, &self.output, &self.config, &batch, &mut times);
         }

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use unfazed_fault::{Class, Generation};
+use unfazed_fault::{Class, Generation, Unusable};
 use unfazed_formats::KvTypes;
 use unfazed_formats::config::{ExpertConfig, RopeConfig};
 use unfazed_store::experts::LayerExperts;
@@ -46,6 +46,24 @@ pub struct BatchRow {
     pub position: usize,
     /// Whether logits are wanted.
     pub logits: bool,
+    /// Whether the token was generated. A device may compute prompts and answers in two ways whose bits differ: which of them
+    /// is a matter of the position alone, so that computing it again gives the same.
+    pub generated: bool,
+}
+
+/// Which part of a model a weight belongs to. A device that computes parts in several places knows by it where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// The table of the tokens' embeddings.
+    Embedding,
+    /// The attention half of a layer.
+    Attention(usize),
+    /// The other half of a layer: a feed-forward network or a mixture.
+    FeedForward(usize),
+    /// What logits are computed with.
+    Output,
+    /// A table of embeddings that logits are computed with too.
+    TiedEmbedding,
 }
 
 /// The rows of a step. Rows of a sequence stand together, positions ascending by one.
@@ -90,6 +108,9 @@ pub enum DeviceError {
     /// The device did not do its work.
     #[error(transparent)]
     Fault(#[from] Fault),
+    /// Something of a device that was replaced was used.
+    #[error(transparent)]
+    Unusable(#[from] Unusable),
 }
 
 /// Work that a device has lost.
@@ -132,9 +153,9 @@ pub trait Device {
     type Experts;
 
     /// Reads and packs a matrix (`[rows, columns]`, a stack of `parts.len()`).
-    fn load_matrix(&mut self, source: &MatrixSource) -> Result<Self::Matrix, DeviceError>;
+    fn load_matrix(&mut self, part: Part, source: &MatrixSource) -> Result<Self::Matrix, DeviceError>;
     /// Reads a vector.
-    fn load_vector(&mut self, source: &VectorSource) -> Result<Self::Vector, DeviceError>;
+    fn load_vector(&mut self, part: Part, source: &VectorSource) -> Result<Self::Vector, DeviceError>;
 
     /// Reads and packs the experts of a layer, unless they are to be read while steps are computed.
     fn load_experts(&mut self, layer: usize, experts: &LayerExperts) -> Result<Self::Experts, DeviceError>;
@@ -181,6 +202,22 @@ pub trait Device {
     /// A digest of the keys and values, in all layers, of each position of the spans, in order. It is a function of them
     /// alone, and differs (but for an accident in about 2^32) when any bit of them does.
     fn digests(&mut self, spans: &[PageSpan]) -> Result<Vec<u64>, DeviceError>;
+    /// How many of a sequence's first `positions` positions, which are in `pages`, are where [`Device::digests`] finds them. Those
+    /// of a device with memory of its own come there later than they are computed.
+    fn settled(&mut self, pages: &[PageId], positions: usize) -> usize {
+        let _ = pages;
+        positions
+    }
+    /// What [`Device::digests`] finds in these pages counts: it is brought to where it is computed with. Not between
+    /// [`Device::begin`] and [`Device::finish`].
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Fault`]: as for a step.
+    fn restore(&mut self, pages: &[PageId]) -> Result<(), DeviceError> {
+        let _ = pages;
+        Ok(())
+    }
     /// Returns the memory of `count` pages from `first` on to the system, as far as it is in whole pages of the system's; what they
     /// hold is lost. Returns its bytes. A device that cannot do it returns none. Not between [`Device::begin`] and
     /// [`Device::finish`].

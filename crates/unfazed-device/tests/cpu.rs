@@ -175,6 +175,7 @@ fn decodes_of_many_sequences_have_the_bits_of_one() {
             sequence: s,
             position: step,
             logits: s.is_multiple_of(3),
+            generated: true,
         };
         let batch = Batch { rows: (0..16).map(row).collect(), sequences: sequences.clone() };
         let logits = device.step(&batch);

@@ -25,35 +25,31 @@ pub(crate) struct Advance<'a> {
 }
 
 impl Advance<'_> {
-    /// Carries all sequences of a step over it. Returns the work that counts: its keys and values may be used again.
+    /// Carries all sequences of a step over it.
     pub(crate) fn step(
         &mut self,
         running: &mut [Sequence],
         work: &[Work],
         output: &StepOutput<'_>,
         vocab: usize,
-    ) -> Vec<Work> {
+    ) {
         let mut rows = output.logits.chunks_exact(vocab.max(1));
-        let mut whole = Vec::with_capacity(work.len());
         for (index, work) in work.iter().enumerate() {
             let Some(sequence) = running.get_mut(work.index) else { continue };
             match output.failures.iter().find(|failure| failure.sequence == index) {
                 Some(failure) => self.lost(sequence, &work.positions, &mut rows, &failure.reason),
-                None if self.sequence(sequence, &work.positions, &mut rows) => whole.push(work.clone()),
-                None => {}
+                None => self.sequence(sequence, &work.positions, &mut rows),
             }
         }
-        whole
     }
 
     /// The keys and values of `positions` are in the pages, and the sequence's own rows of logits come next in `rows`.
-    /// Whether the sequence got anything of it.
     fn sequence(
         &mut self,
         sequence: &mut Sequence,
         positions: &Range<usize>,
         rows: &mut ChunksExact<'_, f32>,
-    ) -> bool {
+    ) {
         let request = sequence.request;
         let wanted: Vec<usize> =
             positions.clone().filter(|&position| sequence.wants_logits(position)).collect();
@@ -61,12 +57,10 @@ impl Advance<'_> {
         let own: Vec<(usize, &[f32])> = wanted.iter().copied().zip(rows.by_ref()).collect();
         if own.len() < wanted.len() {
             let message = "the device returned fewer logits than it was asked for".to_owned();
-            self.outcome.fail(request, FailureKind::Engine, message);
-            return false;
+            return self.outcome.fail(request, FailureKind::Engine, message);
         }
         if let Some((position, _)) = own.iter().find(|(_, row)| !all_finite(row)) {
-            self.nonfinite(sequence, *position);
-            return false;
+            return self.nonfinite(sequence, *position);
         }
         sequence.nonfinite = false;
         if sequence.prefilling() {
@@ -77,7 +71,6 @@ impl Advance<'_> {
         if !sequence.prefilling() {
             self.answer(sequence, own.last().map(|(_, row)| *row));
         }
-        true
     }
 
     /// What is not finite is computed once more: memory or a device may have failed for a moment. If it comes again it is

@@ -1,5 +1,6 @@
 //! The loop without a socket: messages in, steps, messages out.
 
+use std::mem;
 use std::sync::Arc;
 
 use unfazed_device::{Device, DeviceError};
@@ -16,7 +17,6 @@ use crate::kept::{Found, KeptPages, Written};
 use crate::outcome::Outcome;
 use crate::pressure;
 use crate::sampling::Sampler;
-use crate::scheduler::plan::Work;
 use crate::scheduler::{Scheduler, Submitted};
 
 /// A loaded model that serves requests. Call [`Engine::handle`] with each message and [`Engine::step`] while it is not
@@ -91,7 +91,7 @@ impl<D: Device> Engine<D> {
         let found = match &self.kept {
             Some(kept) if first.may_keep > 0 => {
                 kept.find(&mut self.device, &first.tokens, first.may_keep).unwrap_or_else(|error| {
-                    tracing::warn!(%error, "KV pages of an earlier engine cannot be checked");
+                    tracing::warn!(%error, "KV pages of an earlier engine are of no use");
                     Found::default()
                 })
             }
@@ -123,8 +123,8 @@ impl<D: Device> Engine<D> {
                 if !output.waited.is_zero() {
                     out.push(ToFront::StorageWait { ms: output.waited.as_secs_f64() * 1e3 });
                 }
-                let whole = advance.step(self.scheduler.running(), &work, &output, vocab);
-                self.commit(&whole);
+                advance.step(self.scheduler.running(), &work, &output, vocab);
+                self.commit();
                 self.faults.went_well();
             }
             Err(DeviceError::Fault(fault)) => out.push(self.fault(fault, begun)),
@@ -141,19 +141,21 @@ impl<D: Device> Engine<D> {
         out
     }
 
-    /// Notes what a step has put into KV pages, before anybody hears of it.
-    fn commit(&mut self, work: &[Work]) {
+    /// Notes what is in KV pages and has no record yet, before anybody hears of it.
+    fn commit(&mut self) {
         let Some(kept) = &self.kept else { return };
-        let mut written = Vec::with_capacity(work.len());
-        let mut work = work.iter().peekable();
-        for (index, sequence) in self.scheduler.running().iter_mut().enumerate() {
-            let Some(work) = work.next_if(|work| work.index == index) else { continue };
+        let mut written = Vec::new();
+        for sequence in self.scheduler.running() {
             let Some(pages) = &sequence.pages else { continue };
+            let settled = self.device.settled(pages.all(), sequence.computed);
+            if settled <= sequence.recorded {
+                continue;
+            }
             written.push(Written {
                 account: &mut sequence.account,
                 tokens: &sequence.tokens,
                 pages: pages.all(),
-                positions: work.positions.clone(),
+                positions: mem::replace(&mut sequence.recorded, settled)..settled,
             });
         }
         if let Err(error) = kept.commit(&mut self.device, written) {

@@ -144,6 +144,7 @@ impl KeptPages {
             found.pages.push(page);
             (found.positions, found.account) = (end.min(most), counted);
         }
+        device.restore(&found.pages)?;
         Ok(found)
     }
 

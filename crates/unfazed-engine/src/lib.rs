@@ -35,6 +35,7 @@ mod error;
 mod escape;
 mod experts;
 mod faults;
+pub mod gpus;
 mod huge_pages;
 pub mod kept;
 mod load;

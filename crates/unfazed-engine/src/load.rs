@@ -24,6 +24,7 @@ use unfazed_wire::{LoadFault, ReadyInfo, Start};
 use crate::beat::Progress;
 use crate::clock::milliseconds;
 use crate::experts::{self, Experts};
+use crate::gpus::{self, Layout};
 use crate::memory::{self, Memory};
 use crate::sandbox::Sandbox;
 use crate::{Engine, EngineError, Limits, Parts};
@@ -99,9 +100,10 @@ pub(crate) fn load<P: Parts>(
     };
     let cpu = CpuDevice::new(config).map_err(|error| device_failure(&error))?;
     cpu.loader().expect(sources.in_order(!streams));
-    let mut device = parts.device(start, cpu).map_err(refusal)?;
+    let layout = Layout { model, kv, max_rows: limits.chunk, max_logit_rows: limits.logit_rows };
+    let mut device = parts.device(start, cpu, &layout).map_err(|error| device_failure(&error))?;
     let loaded = sources.load(&mut device).map_err(|error| load_failure(&error))?;
-    let loader = device.as_ref().loader();
+    let loader = device.as_ref().cpu().loader();
     if let Err(error) = loader.seal() {
         // It computes all the same; the front sees that the seal is missing.
         tracing::warn!(%error, "the weights could be written by another engine");
@@ -115,6 +117,8 @@ pub(crate) fn load<P: Parts>(
         read_bytes: loader.bytes_read(),
         kept_bytes: loader.bytes_kept(),
         sandbox,
+        placement: start.placement.clone(),
+        gpus: gpus::in_use(device.as_ref()),
     };
     let weights = loader.mapping();
     let engine = Engine::new(loaded, device, limits, isa, Box::new(clock)).with_kept_pages(kept);

@@ -8,12 +8,12 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use unfazed_device::CpuDevice;
+use unfazed_device::PlacedDevice;
 use unfazed_formats::{Checkpoint, Headers};
 use unfazed_plan::{PAGE_TOKENS, Plan, needs};
 use unfazed_store::experts::{ExpertStore, PolicyKind};
 use unfazed_wire::memory::{KvSegment, Segment, WEIGHTS_OFFSET};
-use unfazed_wire::{Start, StreamedExperts, Threads};
+use unfazed_wire::{Gpus, Placement, Start, StreamedExperts, Threads};
 
 use crate::beat::Progress;
 use crate::load::{self, Loaded, refusal, trouble};
@@ -26,7 +26,7 @@ const EVERY: Duration = Duration::from_millis(100);
 /// An engine that computes.
 pub struct Local {
     /// Itself.
-    pub engine: Engine<CpuDevice>,
+    pub engine: Engine<PlacedDevice>,
     /// Where its experts come from, if they are streamed.
     pub experts: Option<Arc<ExpertStore>>,
 }
@@ -111,6 +111,8 @@ fn start(
         engine: 1,
         troubles: Vec::new(),
         cpu_alone: true,
+        placement: Placement::cpu(checkpoint.config.layers),
+        gpus: Gpus::default(),
         fault_plan: None,
     };
     Ok((start, descriptors))

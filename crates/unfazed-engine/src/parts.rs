@@ -2,21 +2,24 @@
 
 use std::sync::Arc;
 
-use unfazed_device::{CpuDevice, Device};
+use unfazed_device::{CpuDevice, Device, DeviceError, PlacedDevice};
 use unfazed_store::Storage;
 use unfazed_wire::Start;
+
+use crate::gpus::{self, Layout};
 
 /// Makes the parts of an engine.
 pub trait Parts {
     /// What steps are computed on.
-    type Device: Device + AsRef<CpuDevice>;
+    type Device: Device + AsRef<PlacedDevice>;
 
     /// The device, around the processor.
     ///
     /// # Errors
     ///
-    /// One line on what in the front's message makes it impossible.
-    fn device(&self, start: &Start, cpu: CpuDevice) -> Result<Self::Device, String>;
+    /// What in the front's message, or of the machine, makes it impossible.
+    fn device(&self, start: &Start, cpu: CpuDevice, layout: &Layout<'_>)
+    -> Result<Self::Device, DeviceError>;
 
     /// What files are read through.
     ///
@@ -26,15 +29,20 @@ pub trait Parts {
     fn storage(&self, start: &Start, local: Arc<dyn Storage>) -> Result<Arc<dyn Storage>, String>;
 }
 
-/// The processor and its disks, as they are.
+/// The processor, GPUs and disks, as they are.
 #[derive(Clone, Copy, Debug)]
 pub struct RealParts;
 
 impl Parts for RealParts {
-    type Device = CpuDevice;
+    type Device = PlacedDevice;
 
-    fn device(&self, _: &Start, cpu: CpuDevice) -> Result<CpuDevice, String> {
-        Ok(cpu)
+    fn device(
+        &self,
+        start: &Start,
+        cpu: CpuDevice,
+        layout: &Layout<'_>,
+    ) -> Result<PlacedDevice, DeviceError> {
+        gpus::placed(start, cpu, layout)
     }
 
     fn storage(&self, _: &Start, local: Arc<dyn Storage>) -> Result<Arc<dyn Storage>, String> {

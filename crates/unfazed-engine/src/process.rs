@@ -55,7 +55,8 @@ pub fn run_with<P: Parts + Send + 'static>(
     outgoing.send(&ToFront::Hello { build_id: BUILD_ID.to_owned() })?;
     let Some((first, files)) = receiver.receive_with_descriptors()? else { return Ok(()) };
     let ToEngine::Start(start) = first else { return Err(EngineError::NotStarted) };
-    let sandbox = if locked { Sandbox::enter(&files) } else { Sandbox::off() };
+    let sandbox =
+        if locked { Sandbox::enter(&files, !start.gpus.adapters.is_empty()) } else { Sandbox::off() };
 
     let (messages, inbox) = mpsc::channel();
     let (result, ended) = mpsc::channel();

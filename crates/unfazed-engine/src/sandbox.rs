@@ -24,12 +24,17 @@ const SYSTEM: [&str; 2] = ["/proc/self", "/sys"];
 pub(crate) struct Sandbox(SandboxInfo);
 
 impl Sandbox {
-    /// Gives up files and calls. `descriptors` are those that the front handed over.
+    /// Gives up files and calls. `descriptors` are those that the front handed over. With `gpus` their drivers stay, which
+    /// are programs of others: libraries, lists of them, devices, and what they keep from run to run.
     ///
     /// To be called before other threads are started: a thread that is there already keeps its files.
-    pub(crate) fn enter(descriptors: &[OwnedFd]) -> Sandbox {
+    pub(crate) fn enter(descriptors: &[OwnedFd], gpus: bool) -> Sandbox {
         let mut info = SandboxInfo::default();
-        match give_up_files(&needs(descriptors)) {
+        let mut needs = needs(descriptors);
+        if gpus {
+            gpu_drivers(&mut needs);
+        }
+        match give_up_files(&needs) {
             Ok(version) => info.landlock = Some(version),
             Err(error) => info.missing.push(format!("landlock: {error}")),
         }
@@ -71,7 +76,47 @@ fn needs(descriptors: &[OwnedFd]) -> Needs<'_> {
             false
         }
     });
-    Needs { files: descriptors, read, write: write.into_iter().collect() }
+    Needs { files: descriptors, read, devices: Vec::new(), write: write.into_iter().collect() }
+}
+
+/// Where GPU drivers' libraries are, and the lists that a Vulkan loader finds them by.
+const DRIVERS: [&str; 10] = [
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/local",
+    "/usr/share",
+    "/etc",
+    "/opt",
+    "/run/opengl-driver",
+    "/proc/driver/nvidia",
+];
+/// Prefixes of GPUs' names among the devices.
+const DEVICES: [&str; 6] = ["nvidia", "dri", "kfd", "dxg", "udmabuf", "null"];
+
+fn gpu_drivers(needs: &mut Needs<'_>) {
+    needs.read.extend(DRIVERS.map(PathBuf::from));
+    needs
+        .read
+        .extend(["/proc/modules", "/proc/cpuinfo", "/proc/meminfo", "/proc/devices"].map(PathBuf::from));
+    needs.read.extend(std::env::var_os("VK_DRIVER_FILES").into_iter().flat_map(|list| {
+        std::env::split_paths(&list)
+            .filter_map(|file| file.parent().map(Path::to_path_buf))
+            .collect::<Vec<_>>()
+    }));
+    let entries = std::fs::read_dir("/dev").into_iter().flatten().flatten();
+    needs.devices.extend(entries.map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        DEVICES.iter().any(|prefix| name.starts_with(prefix))
+    }));
+    // Mesa's and NVIDIA's caches of compiled kernels.
+    if let Some(home) = std::env::var_os("HOME").map(PathBuf::from) {
+        needs.write.extend(
+            [".cache/mesa_shader_cache", ".cache/mesa_shader_cache_db", ".cache/nvidia", ".nv"]
+                .map(|name| home.join(name)),
+        );
+    }
 }
 
 /// A file on a drive that may go away is opened again by its name when the drive is back. It is another mount then, of which no

@@ -38,7 +38,9 @@ pub(crate) struct Sequence {
     pub(crate) repeats: bool,
     /// Kept up to date if a penalty asks for it.
     pub(crate) occurrences: Occurrences,
-    /// What its pages hold.
+    /// Positions that have records in shared memory; not more than are computed.
+    pub(crate) recorded: usize,
+    /// What its pages hold, as far as they have records.
     pub(crate) account: Account,
     /// The pages of all positions that it may reach, from admission on.
     pub(crate) pages: Option<Pages>,
@@ -77,6 +79,7 @@ impl Sequence {
             repetition: Repetition::new(submit.repeat_stop_tokens),
             repeats: false,
             occurrences: Occurrences::default(),
+            recorded: 0,
             account: Account::default(),
             pages: None,
             nonfinite: false,
@@ -101,7 +104,12 @@ impl Sequence {
     pub(crate) fn rewind(&mut self, found: &Found) {
         self.prompt_logprobs_told = self.prompt_logprobs_told.max(self.computed);
         self.given = self.tokens.len();
-        (self.computed, self.account) = (found.positions, found.account);
+        self.stands_at(found);
+    }
+
+    /// Its first positions are those that were found.
+    pub(crate) fn stands_at(&mut self, found: &Found) {
+        (self.computed, self.recorded, self.account) = (found.positions, found.positions, found.account);
     }
 
     /// Why nothing is left to be computed, if nothing is: the answer is at its end, perhaps by an earlier engine that could not

@@ -15,7 +15,8 @@ use unfazed_formats::{Checkpoint, Headers};
 use unfazed_wire::link::{self, Receiver, Sender};
 use unfazed_wire::memory::{KvSegment, Segment, WEIGHTS_OFFSET};
 use unfazed_wire::{
-    BUILD_ID, FinishReason, Progress, ReadyInfo, RequestId, Sampling, Start, Submit, ToEngine, ToFront,
+    BUILD_ID, FinishReason, Gpus, Placement, Progress, ReadyInfo, RequestId, Sampling, Start, Submit,
+    ToEngine, ToFront,
 };
 
 /// Two of f16 for each of 8 layers, 2 heads, 64 dimensions and 32 positions.
@@ -77,6 +78,8 @@ fn start(model: &Checkpoint) -> Start {
         engine: 1,
         troubles: Vec::new(),
         cpu_alone: false,
+        placement: Placement::cpu(model.config.layers),
+        gpus: Gpus::default(),
         fault_plan: None,
     }
 }

@@ -9,6 +9,7 @@
 //! | [`processor_name`] | what the processor calls itself |
 //! | [`disk`] | what a file is stored on |
 //! | [`disk_rates`] | how fast a disk was measured to be, kept from run to run |
+//! | [`graphics`] | whether there may be a GPU |
 //! | [`cache`] | the user's cache folder |
 //! | [`memory`] | memory in all, free, and limited by control groups and by jetsam |
 //! | [`pressure`] | whether memory is running out |
@@ -29,6 +30,7 @@ mod cgroup;
 pub mod cores;
 pub mod disk;
 pub mod disk_rates;
+pub mod graphics;
 pub mod limits;
 pub mod memory;
 pub mod metal;

@@ -1,6 +1,6 @@
 //! The attention half of a layer.
 
-use unfazed_device::{Device, DeviceError};
+use unfazed_device::{Device, DeviceError, Part};
 use unfazed_formats::ModelConfig;
 use unfazed_store::{MatrixSource, Source, VectorSource};
 
@@ -77,22 +77,24 @@ impl Attention<MatrixSource, VectorSource> {
 
     pub(crate) fn load<D: Device>(
         &self,
+        layer: usize,
         device: &mut D,
     ) -> Result<Attention<D::Matrix, D::Vector>, DeviceError> {
+        let part = Part::Attention(layer);
         let head_norms = match &self.head_norms {
             None => None,
             Some(norms) => Some(HeadNorms {
-                query: device.load_vector(&norms.query)?,
-                key: device.load_vector(&norms.key)?,
+                query: device.load_vector(part, &norms.query)?,
+                key: device.load_vector(part, &norms.key)?,
             }),
         };
         Ok(Attention {
-            norm: device.load_vector(&self.norm)?,
-            query: device.load_matrix(&self.query)?,
-            key: device.load_matrix(&self.key)?,
-            value: device.load_matrix(&self.value)?,
+            norm: device.load_vector(part, &self.norm)?,
+            query: device.load_matrix(part, &self.query)?,
+            key: device.load_matrix(part, &self.key)?,
+            value: device.load_matrix(part, &self.value)?,
             head_norms,
-            output: device.load_matrix(&self.output)?,
+            output: device.load_matrix(part, &self.output)?,
         })
     }
 }

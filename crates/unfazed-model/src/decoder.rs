@@ -80,9 +80,9 @@ impl Decoder<MatrixSource, VectorSource, LayerExperts> {
     pub(crate) fn load<D: Device>(&self, device: &mut D) -> Result<Loaded<D>, DeviceError> {
         let ends = self.ends.load(device)?;
         let layers = self.layers.iter().enumerate().map(|(index, layer)| {
-            let attention = layer.attention.load(device)?;
+            let attention = layer.attention.load(index, device)?;
             let network = match &layer.network {
-                Network::Dense(part) => Network::Dense(part.load(device)?),
+                Network::Dense(part) => Network::Dense(part.load(index, device)?),
                 Network::Mixture(part) => Network::Mixture(part.load(index, device)?),
             };
             Ok(Layer { attention, network })

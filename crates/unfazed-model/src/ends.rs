@@ -1,6 +1,6 @@
 //! What stands before the first layer and after the last: embedding, output norm, output table.
 
-use unfazed_device::{Device, DeviceError};
+use unfazed_device::{Device, DeviceError, Part};
 use unfazed_formats::ModelConfig;
 use unfazed_store::{MatrixSource, Source, VectorSource};
 
@@ -37,10 +37,14 @@ impl Ends<MatrixSource, VectorSource> {
     }
 
     pub(crate) fn load<D: Device>(&self, device: &mut D) -> Result<Ends<D::Matrix, D::Vector>, DeviceError> {
+        let embedding = if self.table.is_some() { Part::Embedding } else { Part::TiedEmbedding };
         Ok(Ends {
-            embedding: device.load_matrix(&self.embedding)?,
-            norm: device.load_vector(&self.norm)?,
-            table: self.table.as_ref().map(|table| device.load_matrix(table)).transpose()?,
+            embedding: device.load_matrix(embedding, &self.embedding)?,
+            norm: device.load_vector(Part::Output, &self.norm)?,
+            table: match &self.table {
+                None => None,
+                Some(table) => Some(device.load_matrix(Part::Output, table)?),
+            },
         })
     }
 }

@@ -1,6 +1,6 @@
 //! The dense feed-forward half of a layer.
 
-use unfazed_device::{Device, DeviceError};
+use unfazed_device::{Device, DeviceError, Part};
 use unfazed_formats::ModelConfig;
 use unfazed_store::{MatrixSource, Source, VectorSource};
 
@@ -41,13 +41,15 @@ impl FeedForward<MatrixSource, VectorSource> {
 
     pub(crate) fn load<D: Device>(
         &self,
+        layer: usize,
         device: &mut D,
     ) -> Result<FeedForward<D::Matrix, D::Vector>, DeviceError> {
+        let part = Part::FeedForward(layer);
         Ok(FeedForward {
-            norm: device.load_vector(&self.norm)?,
-            gate: device.load_matrix(&self.gate)?,
-            up: device.load_matrix(&self.up)?,
-            down: device.load_matrix(&self.down)?,
+            norm: device.load_vector(part, &self.norm)?,
+            gate: device.load_matrix(part, &self.gate)?,
+            up: device.load_matrix(part, &self.up)?,
+            down: device.load_matrix(part, &self.down)?,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! The mixture-of-experts half of a layer.
 
-use unfazed_device::{Device, DeviceError};
+use unfazed_device::{Device, DeviceError, Part};
 use unfazed_formats::ModelConfig;
 use unfazed_formats::config::ExpertConfig;
 use unfazed_store::experts::LayerExperts;
@@ -52,8 +52,8 @@ impl Mixture<MatrixSource, VectorSource, LayerExperts> {
     pub(crate) fn load<D: Device>(&self, layer: usize, device: &mut D) -> Result<Loaded<D>, DeviceError> {
         Ok(Mixture {
             config: self.config,
-            norm: device.load_vector(&self.norm)?,
-            router: device.load_matrix(&self.router)?,
+            norm: device.load_vector(Part::FeedForward(layer), &self.norm)?,
+            router: device.load_matrix(Part::FeedForward(layer), &self.router)?,
             experts: device.load_experts(layer, &self.experts)?,
         })
     }

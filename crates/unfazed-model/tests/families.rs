@@ -15,7 +15,7 @@ use unfazed_model::{Model, Sources};
 fn operations(checkpoint: &Checkpoint) -> Vec<String> {
     let mut device = Recorder::default();
     let model = Model::load(checkpoint, &mut device).unwrap();
-    let rows = vec![BatchRow { token: 1, sequence: 0, position: 0, logits: true }];
+    let rows = vec![BatchRow { token: 1, sequence: 0, position: 0, logits: true, generated: false }];
     model.forward(&mut device, &Batch { rows, sequences: vec![vec![PageId(0)]] }).unwrap();
     device.operations
 }

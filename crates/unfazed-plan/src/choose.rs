@@ -53,6 +53,8 @@ pub(crate) struct Chosen {
     pub(crate) take: Take,
     /// All experts are in memory although fewer slots were asked for.
     pub(crate) raised: bool,
+    /// GPUs hold the keys and values of a shorter context than the processor's memory.
+    pub(crate) lowered_by_gpu: bool,
 }
 
 struct Chooser<'a> {
@@ -72,8 +74,8 @@ pub(crate) fn choose(
     predictor: Option<&Predictor<'_>>,
 ) -> Chosen {
     let chooser = Chooser { costs, asked, settings, room, predictor };
-    let resident = || Chosen { take: chooser.resident(), raised: false };
-    let streamed = |slots| Chosen { take: chooser.streamed(slots), raised: false };
+    let resident = || Chosen { take: chooser.resident(), raised: false, lowered_by_gpu: false };
+    let streamed = |slots| Chosen { take: chooser.streamed(slots), raised: false, lowered_by_gpu: false };
     let Some(store) = &costs.store else { return resident() };
     match (asked.stream, asked.slots) {
         (StreamExperts::Off, _) => resident(),
@@ -211,6 +213,15 @@ fn pages_in(free: Bytes, page: Bytes) -> usize {
     (free.0 / page.0.max(1)).min(u64::from(u32::MAX)) as usize
 }
 
+/// Pages that there must be where GPUs hold them too: for what was asked for, or for the context that comes first.
+pub(crate) fn least_pages(asked: &Asked, settings: &Settings, take: &Take) -> usize {
+    let context = if settings.context.is_some() { asked.context } else { asked.context.min(FIRST_CONTEXT) };
+    let one = pages_for(context).min(take.context_pages);
+    let sequences = settings.parallel.map_or(1, |_| asked.parallel);
+    let all = one.min(pages_for(SHORT_CONTEXT)).saturating_mul(sequences);
+    one.max(all.min(take.pages))
+}
+
 /// One line for each setting that was changed for want of memory.
 pub(crate) fn note_changes(
     costs: &Costs<'_>,
@@ -228,7 +239,7 @@ pub(crate) fn note_changes(
         let why = format!("its activations would take {}", costs.scratch(&Take { chunk, ..*take }));
         changes.change(chunk, change, &why)?;
     }
-    note_context(costs, asked, settings, take, changes)?;
+    note_context(costs, asked, settings, chosen, changes)?;
     let one = pages_for(asked.context.min(take.context_pages.saturating_mul(PAGE_TOKENS)));
     let (wanted, pages) = (one.saturating_mul(asked.parallel), take.pages.max(one));
     if pages < wanted && settings.parallel.is_some() {
@@ -247,17 +258,19 @@ fn note_context(
     costs: &Costs<'_>,
     asked: &Asked,
     settings: &Settings,
-    take: &Take,
+    chosen: &Chosen,
     changes: &mut Changes<'_>,
 ) -> Result<(), Refusal> {
+    let take = &chosen.take;
     let context = asked.context.min(take.context_pages.saturating_mul(PAGE_TOKENS));
     if context == asked.context {
         return Ok(());
     }
     let position = Bytes(costs.page.0 / PAGE_TOKENS as u64);
     if settings.context.is_none() {
+        let gpu = if chosen.lowered_by_gpu { ", and the GPU holds those of its layers" } else { "" };
         changes.notes.push(format!(
-            "--context lowered from {} to {context}: one token's keys and values take {position}",
+            "--context lowered from {} to {context}: one token's keys and values take {position}{gpu}",
             asked.context
         ));
         return Ok(());

@@ -3,14 +3,18 @@
 use serde::{Deserialize, Serialize};
 use unfazed_formats::{KvTypes, ModelConfig};
 
-use crate::ask::{self, Changes};
-use crate::choose;
+use crate::ask::{self, Asked, Changes};
+use crate::choose::{self, Chosen};
 use crate::experts::Store;
 use crate::fill::{Costs, Take, pages_for};
+use crate::gpu::{self, Request};
 use crate::machine::Pool;
-use crate::predict::{Prediction, Predictor};
+use crate::predict::{Layout, Prediction, Predictor};
 use crate::refusal::{Condition, Part, PartName, Refusal, Suggestion};
-use crate::{Arena, Bytes, Experts, Machine, PAGE_TOKENS, Settings, StreamExperts, Tokens, Weights, needs};
+use crate::{
+    Arena, Bytes, Experts, GpuLayers, GpuPlan, Machine, PAGE_TOKENS, Settings, StreamExperts, Tokens,
+    Weights, needs,
+};
 
 /// Kept free of every budget: the code and tables of both processes.
 const RESERVE: Bytes = Bytes(256 << 20);
@@ -45,6 +49,8 @@ pub struct Plan {
     pub arena: Arena,
     /// Experts; `None` for a model without.
     pub experts: Option<Experts>,
+    /// What is on GPUs; `None`: the processor computes alone.
+    pub gpu: Option<GpuPlan>,
     /// The pool that everything is taken from.
     pub memory: Pool,
     /// How much of it may be taken in all.
@@ -176,13 +182,17 @@ fn decide(
     let room = asked.budget.saturating_sub(reserve_bytes);
     let predictor = |threads| {
         let rates = machine.rates_with(threads)?;
-        Some(Predictor { weights, experts: model.experts, rates, disk: machine.disk_per_second })
+        let disk = machine.disk_per_second;
+        Some(Predictor { weights, experts: model.experts, rates, disk, layout: None })
     };
-    let chosen = choose::choose(&costs, &asked, settings, room, predictor(asked.batch_threads).as_ref());
-    let take = chosen.take;
-    if costs.of(&take) > room {
-        return Err(too_large(&costs, &take, asked.budget));
+    let choose =
+        |room| choose::choose(&costs, &asked, settings, room, predictor(asked.batch_threads).as_ref());
+    let mut chosen = choose(room);
+    if costs.of(&chosen.take) > room {
+        return Err(too_large(&costs, &chosen.take, asked.budget));
     }
+    let gpu = on_gpus(&costs, &asked, settings, machine, room, &choose, &mut chosen, &mut changes)?;
+    let take = chosen.take;
     let context = asked.context.min(take.context_pages.saturating_mul(PAGE_TOKENS));
     choose::note_changes(&costs, &asked, settings, &chosen, &mut changes)?;
     let experts = costs.store.as_ref().map(|store| match take.slots {
@@ -190,6 +200,19 @@ fn decide(
         None => store.whole(),
     });
     let arena = Arena::new(model, take.chunk);
+    let layout = |free| {
+        let placement = gpu.as_ref()?.placement()?;
+        Some(Layout { placement, gpus: &machine.gpus, free })
+    };
+    let placed = |threads, free| Some(Predictor { layout: layout(free), ..predictor(threads)? });
+    let prefill =
+        placed(asked.batch_threads, false).and_then(|all| all.prefill(take.chunk, experts.as_ref()));
+    let decode = |free| placed(asked.threads, free).and_then(|all| all.decode(experts.as_ref()));
+    let with_experts: Vec<usize> = weights.layers.iter().map(|layer| layer.layer).collect();
+    let left = gpu.as_ref().and_then(|gpu| {
+        gpu::left_to_the_processor(gpu, &with_experts, settings, decode(false), decode(true))
+    });
+    changes.notes.extend(left);
     Ok(Plan {
         context: Tokens(context),
         parallel: asked.parallel,
@@ -202,14 +225,61 @@ fn decide(
         kv_bytes: costs.kv(&take),
         scratch_bytes: arena.bytes,
         arena,
-        prefill: predictor(asked.batch_threads).and_then(|all| all.prefill(take.chunk, experts.as_ref())),
-        decode: predictor(asked.threads).and_then(|all| all.decode(experts.as_ref())),
+        prefill,
+        decode: decode(false),
         experts,
+        gpu,
         memory: machine.memory.clone(),
         budget: asked.budget,
         reserve_bytes,
         notes: changes.notes,
     })
+}
+
+/// Puts layers on GPUs, if there are any, which may take KV pages from further sequences.
+fn on_gpus(
+    costs: &Costs<'_>,
+    asked: &Asked,
+    settings: &Settings,
+    machine: &Machine,
+    room: Bytes,
+    choose: &dyn Fn(Bytes) -> Chosen,
+    chosen: &mut Chosen,
+    changes: &mut Changes<'_>,
+) -> Result<Option<GpuPlan>, Refusal> {
+    if machine.gpus.is_empty() {
+        gpu::none(machine.no_gpu.as_deref(), settings, changes)?;
+        return Ok(None);
+    }
+    // What GPUs that share the processor's memory take besides must be left of it.
+    if machine.gpus.iter().any(|gpu| gpu.unified) && settings.gpu.layers != GpuLayers::Count(0) {
+        let besides = gpu::overhead(costs.model, chosen.take.chunk);
+        let less = room.saturating_sub(besides);
+        let smaller = choose(less);
+        if costs.of(&smaller.take) <= less && smaller.take.slots.is_some() == chosen.take.slots.is_some() {
+            *chosen = smaller;
+        }
+    }
+    let take = chosen.take;
+    let with = |pages: usize| Take { context_pages: take.context_pages.min(pages), pages, ..take };
+    let request = Request {
+        model: costs.model,
+        weights: costs.weights,
+        gpus: &machine.gpus,
+        settings,
+        page: costs.page,
+        chunk: take.chunk,
+        streams: take.slots.is_some(),
+        least_pages: choose::least_pages(asked, settings, &take),
+        most_pages: take.context_pages.max(take.pages),
+    };
+    let spare = |pages: usize| room.saturating_sub(costs.of(&with(pages)));
+    let placed = gpu::choose(&request, &spare, changes)?;
+    Ok(placed.map(|(gpu, pages)| {
+        chosen.lowered_by_gpu = pages < take.context_pages;
+        chosen.take = with(pages);
+        gpu
+    }))
 }
 
 fn too_large(costs: &Costs<'_>, take: &Take, have: Bytes) -> Failure {

@@ -13,6 +13,7 @@
 //! | `ask` | settings with defaults filled in, checked and changed |
 //! | `fill` | memory filled goal by goal |
 //! | `choose` | which goals, in which order |
+//! | [`gpu`] | which layers are on GPUs |
 //! | [`predict`] | tokens a second, and what bounds them |
 //! | [`refusal`] | the condition that failed, and what would pass |
 //! | [`ledger`] | the plan itself |
@@ -22,6 +23,7 @@ mod ask;
 mod choose;
 pub mod experts;
 mod fill;
+pub mod gpu;
 pub mod ledger;
 pub mod machine;
 pub mod needs;
@@ -33,6 +35,7 @@ pub mod weights;
 
 pub use arena::Arena;
 pub use experts::Experts;
+pub use gpu::{CpuMoe, GpuLayers, GpuPlan, GpuSettings, HostCopy, Split};
 pub use ledger::{Plan, plan};
 pub use machine::Machine;
 pub use predict::Prediction;

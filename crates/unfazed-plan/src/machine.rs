@@ -13,6 +13,8 @@ pub enum PoolKind {
     Memory,
     /// Memory that CPU and GPU share: what one takes the other lacks.
     Unified,
+    /// A GPU's own memory.
+    Gpu,
 }
 
 /// One pool of memory: what is in it counts once, whoever uses it.
@@ -39,6 +41,27 @@ pub struct Rates {
     pub macs_per_second: u64,
 }
 
+/// A GPU that may be computed on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Its number among the machine's adapters.
+    pub number: usize,
+    /// Its name.
+    pub name: String,
+    /// A processor that acts as a GPU.
+    pub software: bool,
+    /// Its memory is the processor's.
+    pub unified: bool,
+    /// All of its memory, where its driver tells.
+    pub total: Option<Bytes>,
+    /// What is free of it, where its driver tells.
+    pub free: Option<Bytes>,
+    /// Bytes that it reads from its memory in a second, if that is known.
+    pub read_per_second: Option<Bytes>,
+    /// int8 multiply-adds that it makes in a second, if that is known.
+    pub macs_per_second: Option<u64>,
+}
+
 /// The machine's numbers that a plan needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
@@ -52,6 +75,10 @@ pub struct Machine {
     pub rates: Vec<Rates>,
     /// Bytes that the model's disk delivers in a second in reads of an expert's size, if that was measured.
     pub disk_per_second: Option<Bytes>,
+    /// The GPUs that may be used: those that were asked for, or the first one that is no processor.
+    pub gpus: Vec<Gpu>,
+    /// Why there is none, for people, if there is a reason: `--gpu off`.
+    pub no_gpu: Option<String>,
 }
 
 impl Machine {

@@ -8,11 +8,16 @@
 //! What is read is checked and packed by the threads that compute. In a prompt the ring reads ahead of the layers, so that
 //! the disk works beside them, and the longest counts. A single token's missing experts are known only when its router has
 //! spoken, so that they come on top. Attention over long contexts, norms and sampling are left out.
+//!
+//! Layers on a GPU take their time there, before or after those of the processor: the times add up. A GPU whose rates nobody
+//! knows makes no prediction of what is on it.
 
 use serde::{Deserialize, Serialize};
 use unfazed_formats::config::ExpertConfig;
+use unfazed_wire::{Place, Placement};
 
-use crate::machine::Rates;
+use crate::machine::{Gpu, Rates};
+use crate::weights::Matrices;
 use crate::{Bytes, Experts, Weights};
 
 /// Share of the measured peak of dot products that matrix products of many rows reach (39 to 49 % where they were
@@ -34,6 +39,8 @@ pub enum Bound {
     Memory,
     /// Experts read from the disk.
     Disk,
+    /// What GPUs compute.
+    Gpu,
 }
 
 impl Bound {
@@ -43,6 +50,7 @@ impl Bound {
             Bound::Compute => "compute",
             Bound::Memory => "memory",
             Bound::Disk => "disk",
+            Bound::Gpu => "gpu",
         }
     }
 }
@@ -54,7 +62,7 @@ pub struct Prediction {
     pub rows: usize,
     /// Tokens in a second.
     pub tokens_per_second: f64,
-    /// The longest of the three.
+    /// The longest of the four.
     pub bound: Bound,
     /// Seconds of a step for multiply-adds, and in a prompt for packing what was read.
     pub compute_seconds: f64,
@@ -62,6 +70,17 @@ pub struct Prediction {
     pub memory_seconds: f64,
     /// Seconds of a step for reading experts from the disk.
     pub disk_seconds: f64,
+    /// Seconds of a step that GPUs compute.
+    pub gpu_seconds: f64,
+}
+
+/// Which layers are where.
+#[derive(Clone, Copy)]
+pub(crate) struct Layout<'a> {
+    pub(crate) placement: &'a Placement,
+    pub(crate) gpus: &'a [Gpu],
+    /// GPUs take no time: what comes out is a bound.
+    pub(crate) free: bool,
 }
 
 /// A model with what is in memory of it, on a machine.
@@ -71,6 +90,8 @@ pub(crate) struct Predictor<'a> {
     pub(crate) rates: Rates,
     /// Bytes a second, if it was measured.
     pub(crate) disk: Option<Bytes>,
+    /// `None`: the processor computes alone.
+    pub(crate) layout: Option<Layout<'a>>,
 }
 
 struct Seconds {
@@ -78,6 +99,38 @@ struct Seconds {
     memory: f64,
     disk: f64,
     packing: f64,
+    gpu: f64,
+}
+
+/// What a step takes of a device.
+#[derive(Clone, Copy, Default)]
+struct Work {
+    macs: f64,
+    bytes: f64,
+}
+
+impl Work {
+    fn add(&mut self, part: &Matrices, rows: usize) {
+        self.macs += part.macs as f64 * rows as f64;
+        self.bytes += part.packed.0 as f64;
+    }
+
+    fn sub(&mut self, part: &Matrices, rows: usize) {
+        self.macs -= part.macs as f64 * rows as f64;
+        self.bytes -= part.packed.0 as f64;
+    }
+
+    /// Seconds on a GPU; `None` where a rate is missing. A few rows are bound by memory on any.
+    fn seconds(&self, gpu: &Gpu, rows: usize) -> Option<f64> {
+        const FEW_ROWS: usize = 8;
+        let memory = self.bytes / (gpu.read_per_second.filter(|rate| rate.0 > 0)?.0 as f64 * READ_SHARE);
+        let compute = match gpu.macs_per_second {
+            Some(rate) if rate > 0 => self.macs / (rate as f64 * DOT_SHARE),
+            _ if rows <= FEW_ROWS => 0.0,
+            _ => return None,
+        };
+        Some(memory.max(compute))
+    }
 }
 
 impl Predictor<'_> {
@@ -86,13 +139,13 @@ impl Predictor<'_> {
         let seconds = self.seconds(rows, 0, plan)?;
         let seconds = Seconds { compute: seconds.compute + seconds.packing, ..seconds };
         let longest = seconds.compute.max(seconds.memory).max(seconds.disk);
-        Some(seconds.prediction(rows, longest))
+        Some(seconds.prediction(rows, longest + seconds.gpu))
     }
 
     /// An answer of one sequence.
     pub(crate) fn decode(&self, plan: Option<&Experts>) -> Option<Prediction> {
         let seconds = self.seconds(1, 1, plan)?;
-        let sum = seconds.compute.max(seconds.memory) + seconds.disk.max(seconds.packing);
+        let sum = seconds.compute.max(seconds.memory) + seconds.disk.max(seconds.packing) + seconds.gpu;
         Some(seconds.prediction(1, sum))
     }
 
@@ -114,22 +167,28 @@ impl Predictor<'_> {
         if macs <= 0.0 || read <= 0.0 {
             return None;
         }
-        let output = if logit_rows > 0 { self.weights.output.packed.0 as f64 } else { 0.0 };
-        let mut row_macs = self.weights.body.macs as f64;
-        let (mut memory, mut disk) = (self.weights.body.packed.0 as f64 + output, 0.0);
+        let (mut cpu, mut gpus) = self.dense(rows, logit_rows);
+        let mut disk = 0.0;
         if let Some(experts) = self.experts {
             let count = experts.count.max(1) as f64;
             let unused = 1.0 - experts.used as f64 / count;
             let touched = 1.0 - unused.powf(rows as f64);
             for (i, layer) in self.weights.layers.iter().enumerate() {
-                let slots =
-                    plan.and_then(|plan| plan.layers.get(i)).map_or(experts.count, |layer| layer.slots);
-                row_macs += experts.used as f64 * layer.expert.macs as f64;
-                memory += count * touched * layer.expert.packed.0 as f64;
+                let work = Work {
+                    macs: experts.used as f64 * layer.expert.macs as f64 * rows as f64,
+                    bytes: count * touched * layer.expert.packed.0 as f64,
+                };
+                if let Some(on_gpu) = self.network(layer.layer).gpu().and_then(|gpu| gpus.get_mut(gpu)) {
+                    on_gpu.macs += work.macs;
+                    on_gpu.bytes += work.bytes;
+                    continue;
+                }
+                let slots = plan.map_or(experts.count, |plan| self.slots(plan, i));
+                cpu.macs += work.macs;
+                cpu.bytes += work.bytes;
                 disk += experts.count.saturating_sub(slots) as f64 * touched * layer.expert.file.0 as f64;
             }
         }
-        let macs_in_all = row_macs * rows as f64 + self.weights.output.macs as f64 * logit_rows as f64;
         let packing = disk / (PACKED_PER_SECOND * self.rates.threads.max(1) as f64);
         let disk = match self.disk {
             _ if disk <= 0.0 => 0.0,
@@ -137,17 +196,66 @@ impl Predictor<'_> {
             _ => return None,
         };
         Some(Seconds {
-            compute: macs_in_all / (macs * DOT_SHARE),
-            memory: memory / (read * READ_SHARE),
+            compute: cpu.macs / (macs * DOT_SHARE),
+            memory: cpu.bytes / (read * READ_SHARE),
             disk,
             packing,
+            gpu: self.gpu_seconds(&gpus, rows)?,
         })
+    }
+
+    /// What a step takes beside experts: of the processor, and of each GPU.
+    fn dense(&self, rows: usize, logit_rows: usize) -> (Work, Vec<Work>) {
+        let (mut cpu, mut gpus) = (Work::default(), Vec::new());
+        cpu.add(&self.weights.body, rows);
+        if let Some(Layout { placement, gpus: all, .. }) = self.layout {
+            gpus = vec![Work::default(); all.len()];
+            for (at, block) in placement.layers.iter().zip(&self.weights.blocks) {
+                for (place, part) in [(at.attention, block.attention), (at.feed_forward, block.feed_forward)]
+                {
+                    if let Some(gpu) = place.gpu().and_then(|gpu| gpus.get_mut(gpu)) {
+                        gpu.add(&part, rows);
+                        cpu.sub(&part, rows);
+                    }
+                }
+            }
+        }
+        if logit_rows > 0 {
+            let output = self.layout.map_or(Place::Cpu, |layout| layout.placement.output);
+            let at = output.gpu().and_then(|gpu| gpus.get_mut(gpu)).unwrap_or(&mut cpu);
+            at.add(&self.weights.output, logit_rows);
+        }
+        (cpu, gpus)
+    }
+
+    /// Where a layer's network or experts are.
+    fn network(&self, layer: usize) -> Place {
+        let at = self.layout.and_then(|layout| layout.placement.layers.get(layer));
+        at.map_or(Place::Cpu, |at| at.feed_forward)
+    }
+
+    /// Slots of the `i`th layer with experts. Those of layers on a GPU serve the others.
+    fn slots(&self, plan: &Experts, i: usize) -> usize {
+        let on_gpu = plan.layers.iter().filter(|layer| self.network(layer.layer).is_gpu()).count();
+        match plan.layers.len().checked_sub(on_gpu) {
+            Some(layers) if layers > 0 && on_gpu > 0 => (plan.slots() / layers).min(plan.count),
+            _ => plan.layers.get(i).map_or(plan.count, |layer| layer.slots),
+        }
+    }
+
+    fn gpu_seconds(&self, work: &[Work], rows: usize) -> Option<f64> {
+        let Some(Layout { gpus, free: false, .. }) = self.layout else { return Some(0.0) };
+        let busy = gpus.iter().zip(work).filter(|(_, work)| work.bytes > 0.0);
+        busy.map(|(gpu, work)| work.seconds(gpu, rows)).sum()
     }
 }
 
 impl Seconds {
     fn prediction(&self, rows: usize, seconds: f64) -> Prediction {
-        let bound = if self.disk >= self.memory.max(self.compute) && self.disk > 0.0 {
+        let cpu = self.memory.max(self.compute).max(self.disk);
+        let bound = if self.gpu > cpu {
+            Bound::Gpu
+        } else if self.disk >= self.memory.max(self.compute) && self.disk > 0.0 {
             Bound::Disk
         } else if self.memory >= self.compute {
             Bound::Memory
@@ -162,6 +270,7 @@ impl Seconds {
             compute_seconds: self.compute,
             memory_seconds: self.memory,
             disk_seconds: self.disk,
+            gpu_seconds: self.gpu,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use unfazed_formats::KvTypes;
 
-use crate::{Bytes, Tokens};
+use crate::{Bytes, GpuSettings, Tokens};
 
 /// Settings that decide memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +28,8 @@ pub struct Settings {
     pub expert_cache: Option<ExpertCache>,
     /// Whether experts may stay on disk.
     pub stream_experts: StreamExperts,
+    /// What GPUs are to do.
+    pub gpu: GpuSettings,
     /// A setting that would be changed is refused instead.
     pub strict: bool,
 }

@@ -28,6 +28,17 @@ pub struct ExpertLayer {
     pub expert: Matrices,
 }
 
+/// The two halves of one layer, which may be in different places.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Block {
+    /// Its norm, projections and attention's output.
+    pub attention: Matrices,
+    /// Its norm and dense network, or its router; without experts.
+    pub feed_forward: Matrices,
+    /// All experts, as packed.
+    pub experts: Bytes,
+}
+
 /// A model's weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Weights {
@@ -41,6 +52,8 @@ pub struct Weights {
     pub output: Matrices,
     /// Layers with experts; empty for a dense model.
     pub layers: Vec<ExpertLayer>,
+    /// Every layer, from the first.
+    pub blocks: Vec<Block>,
 }
 
 /// What is known of a layer's experts: of all alike (one tensor for all), and of each (a tensor for each).
@@ -53,10 +66,11 @@ struct Found {
 impl Weights {
     /// Takes a model's tensors apart. Reads descriptions only, never data.
     pub fn of<'t>(model: &ModelConfig, tensors: impl IntoIterator<Item = &'t TensorInfo>) -> Weights {
-        let mut weights = Weights::default();
+        let mut weights = Weights { blocks: vec![Block::default(); model.layers], ..Weights::default() };
         let mut found: BTreeMap<usize, Found> = BTreeMap::new();
         for tensor in tensors {
             weights.all = weights.all.saturating_add(packed(tensor));
+            weights.add_to_block(model, tensor);
             match model.experts.and_then(|_| experts_in(tensor)) {
                 Some((layer, None)) => found.entry(layer).or_default().stacked.add(&one_of_stack(tensor)),
                 Some((layer, Some(expert))) => {
@@ -80,6 +94,17 @@ impl Weights {
             }
         } else {
             self.body.add(&part);
+        }
+    }
+
+    fn add_to_block(&mut self, model: &ModelConfig, tensor: &TensorInfo) {
+        let Some(block) = layer_of(&tensor.name).and_then(|layer| self.blocks.get_mut(layer)) else { return };
+        if model.experts.and_then(|_| experts_in(tensor)).is_some() {
+            block.experts = block.experts.saturating_add(packed(tensor));
+        } else if of_attention(&tensor.name) {
+            block.attention.add(&matrices(tensor));
+        } else {
+            block.feed_forward.add(&matrices(tensor));
         }
     }
 
@@ -130,15 +155,28 @@ pub(crate) fn whole_pages(bytes: Bytes) -> Bytes {
 /// The layer whose experts a tensor holds, by the GGUF specification's names (`blk.3.ffn_up_exps.weight`, all experts) or
 /// those of Hugging Face checkpoints (`model.layers.3.mlp.experts.7.up_proj.weight`, one), and which one if one.
 fn experts_in(tensor: &TensorInfo) -> Option<(usize, Option<usize>)> {
-    let words: Vec<&str> = tensor.name.split('.').collect();
-    let behind = |name: &str| {
-        let place = words.iter().position(|word| *word == name)?;
-        words.get(place + 1)?.parse::<usize>().ok()
-    };
-    let layer = behind("blk").or_else(|| behind("layers"))?;
-    match (behind("experts"), &tensor.shape[..]) {
+    let layer = layer_of(&tensor.name)?;
+    let stacked = || tensor.name.split('.').any(|word| word.ends_with("_exps"));
+    match (behind(&tensor.name, "experts"), &tensor.shape[..]) {
         (Some(expert), [_, _]) => Some((layer, Some(expert))),
-        (None, [_, _, _]) if words.iter().any(|word| word.ends_with("_exps")) => Some((layer, None)),
+        (None, [_, _, _]) if stacked() => Some((layer, None)),
         _ => None,
     }
+}
+
+/// The layer that a tensor belongs to, by the same names.
+fn layer_of(name: &str) -> Option<usize> {
+    behind(name, "blk").or_else(|| behind(name, "layers"))
+}
+
+/// The number behind a word of a name.
+fn behind(name: &str, word: &str) -> Option<usize> {
+    let mut words = name.split('.').skip_while(|other| *other != word);
+    words.nth(1)?.parse().ok()
+}
+
+/// Whether a layer's tensor belongs to its attention: `attn_norm`, `attn_q` and so on, `self_attn.q_proj`, and
+/// `input_layernorm`. (`post_attention_layernorm` is the network's norm.)
+fn of_attention(name: &str) -> bool {
+    name.split('.').any(|word| word.starts_with("attn") || word == "self_attn" || word == "input_layernorm")
 }

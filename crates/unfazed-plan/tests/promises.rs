@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use unfazed_formats::{BlockFormat, KvType, KvTypes};
 use unfazed_plan::refusal::{Condition, Suggestion};
 use unfazed_plan::{
-    Bytes, ExpertCache, Machine, PAGE_TOKENS, Plan, Prediction, Settings, StreamExperts, Tokens, needs, plan,
+    Bytes, ExpertCache, GpuSettings, Machine, PAGE_TOKENS, Plan, Prediction, Settings, StreamExperts, Tokens,
+    needs, plan,
 };
 
 prop_compose! {
@@ -45,7 +46,7 @@ prop_compose! {
         let cache = KvTypes { keys, values };
         let (context, chunk) = (context.map(Tokens), chunk.map(Tokens));
         Settings {
-            context, parallel, chunk, threads, batch_threads, cache, memory, expert_cache, stream_experts, strict,
+            context, parallel, chunk, threads, batch_threads, cache, memory, expert_cache, stream_experts, strict, gpu: GpuSettings::default(),
         }
     }
 }

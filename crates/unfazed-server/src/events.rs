@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use unfazed_wire::SandboxInfo;
+use unfazed_wire::{GpuInUse, SandboxInfo};
 
 /// Where events go. Called from several threads, must not block for long.
 pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
@@ -59,6 +59,10 @@ pub enum Event {
         read_bytes: u64,
         /// Bytes of packed weights that it found in memory.
         kept_bytes: u64,
+        /// What computes, as in `ready`.
+        engine: &'static str,
+        /// Layers of which any part is on a GPU.
+        gpu_layers: usize,
     },
     /// An engine process ended without being told to.
     EngineExit {
@@ -300,8 +304,10 @@ pub struct Ready {
     pub host: String,
     /// The model's name towards clients.
     pub model: String,
-    /// Which kind of engine computes.
+    /// What computes: `cpu`, `gpu`, or `gpu+cpu` where both have layers or one of them has the output.
     pub engine: &'static str,
+    /// The GPUs among it.
+    pub gpus: Vec<Gpu>,
     /// The model takes images.
     pub vision: bool,
     /// What is where.
@@ -314,11 +320,28 @@ pub struct Ready {
     pub notes: Vec<String>,
 }
 
+/// A GPU that is computed on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Gpu {
+    /// Its name.
+    pub name: String,
+    /// Its driver and that one's version.
+    pub driver: String,
+    /// A processor that acts as a GPU.
+    pub software: bool,
+}
+
+impl From<&GpuInUse> for Gpu {
+    fn from(gpu: &GpuInUse) -> Gpu {
+        Gpu { name: gpu.name.clone(), driver: gpu.driver.clone(), software: gpu.software }
+    }
+}
+
 /// How layers and memory are divided. Sizes are in 10^9 bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Partition {
-    /// `cpu`: all layers on the CPU, all weights in memory. `ssd_streaming`: all layers on the CPU, experts are read when they
-    /// are needed.
+    /// `cpu`: all layers on the CPU. `full_gpu`: all layers and the output on GPUs. `layer_partitioned`: some. `ssd_streaming`:
+    /// experts are read when they are needed, wherever layers are.
     pub strategy: &'static str,
     /// What all of it takes over the machine's memory: above 1 where experts are streamed.
     pub overcommit_ratio: f64,
@@ -330,10 +353,12 @@ pub struct Partition {
     pub total_required_gb: f64,
     /// The machine's memory under all limits.
     pub system_ram_gb: f64,
-    /// Layers on a GPU.
+    /// Layers of which any part is on a GPU.
     pub gpu_layers: usize,
-    /// Layers on the CPU.
+    /// Layers on the CPU alone.
     pub cpu_layers: usize,
+    /// Layers whose attention is on a GPU, and whose network or experts are on the CPU.
+    pub split_layers: usize,
     /// Layers in all.
     pub total_layers: usize,
     /// Predicted tokens per second of one sequence; `null` without a measurement to predict from.
@@ -444,6 +469,7 @@ mod tests {
         assert!(events > 10, "{events} events were found in this file");
         for (head, path) in [
             ("pub struct Ready {", ""),
+            ("pub struct Gpu {", "gpus."),
             ("pub struct Partition {", "partition."),
             ("pub struct EffectiveSettings {", "settings."),
             ("pub struct Sandbox {", "settings.sandbox."),

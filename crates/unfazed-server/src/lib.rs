@@ -41,4 +41,4 @@ pub use events::{Event, EventSink};
 pub use handover::{SuccessorProgram, TakenOver};
 pub use options::{CorsOrigins, JournalOptions, ServeOptions};
 pub use serve::{Control, Served, serve};
-pub use supervisor::{EngineProgram, Exit, Launch, Process};
+pub use supervisor::{EngineProgram, Exit, Launch, NoAnswer, Process};

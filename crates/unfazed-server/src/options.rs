@@ -78,7 +78,7 @@ pub struct ServeOptions {
     pub expert_trace: Option<Arc<File>>,
     /// How long it must be quiet before what was given up for faults is taken up again.
     pub recover_after: Duration,
-    /// Names of placements, the fullest first, the processor alone last.
+    /// Names of placements, the fullest first, the processor alone last, where the plan puts nothing on a GPU.
     pub placements: Vec<String>,
     /// Faults that engines act out, where their build can.
     pub fault_plan: Option<String>,

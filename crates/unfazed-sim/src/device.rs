@@ -9,7 +9,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use unfazed_device::{
-    Batch, CpuDevice, Device, DeviceError, Fault, Generation, PageId, PageSpan, StepOutput,
+    Batch, CpuDevice, Device, DeviceError, Fault, Generation, PageId, PageSpan, Part, PlacedDevice,
+    StepOutput,
 };
 use unfazed_fault::{Class, Latch};
 use unfazed_formats::config::{ExpertConfig, RopeConfig};
@@ -47,6 +48,12 @@ pub trait Losable {
 impl Losable for CpuDevice {
     fn lose_pages(&mut self) {
         CpuDevice::lose_pages(self);
+    }
+}
+
+impl Losable for PlacedDevice {
+    fn lose_pages(&mut self) {
+        PlacedDevice::lose_pages(self);
     }
 }
 
@@ -132,12 +139,12 @@ impl<D: Device + Losable, S: Steps> Device for SimDevice<D, S> {
     type Vector = D::Vector;
     type Experts = D::Experts;
 
-    fn load_matrix(&mut self, source: &MatrixSource) -> Result<D::Matrix, DeviceError> {
-        self.inner.load_matrix(source)
+    fn load_matrix(&mut self, part: Part, source: &MatrixSource) -> Result<D::Matrix, DeviceError> {
+        self.inner.load_matrix(part, source)
     }
 
-    fn load_vector(&mut self, source: &VectorSource) -> Result<D::Vector, DeviceError> {
-        self.inner.load_vector(source)
+    fn load_vector(&mut self, part: Part, source: &VectorSource) -> Result<D::Vector, DeviceError> {
+        self.inner.load_vector(part, source)
     }
 
     fn load_experts(&mut self, layer: usize, experts: &LayerExperts) -> Result<D::Experts, DeviceError> {
@@ -191,6 +198,14 @@ impl<D: Device + Losable, S: Steps> Device for SimDevice<D, S> {
                 Err(self.fail(class))
             }
         }
+    }
+
+    fn settled(&mut self, pages: &[PageId], positions: usize) -> usize {
+        self.inner.settled(pages, positions)
+    }
+
+    fn restore(&mut self, pages: &[PageId]) -> Result<(), DeviceError> {
+        self.inner.restore(pages)
     }
 
     fn give_back(&mut self, first: PageId, count: usize) -> std::io::Result<u64> {
@@ -281,8 +296,8 @@ impl<D: Device + Losable, S: Steps> Device for SimDevice<D, S> {
     }
 }
 
-impl<D: AsRef<CpuDevice>, S> AsRef<CpuDevice> for SimDevice<D, S> {
-    fn as_ref(&self) -> &CpuDevice {
+impl<D: AsRef<PlacedDevice>, S> AsRef<PlacedDevice> for SimDevice<D, S> {
+    fn as_ref(&self) -> &PlacedDevice {
         self.inner.as_ref()
     }
 }

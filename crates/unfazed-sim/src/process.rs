@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use unfazed_device::{Batch, CpuDevice};
+use unfazed_device::{Batch, CpuDevice, DeviceError, PlacedDevice};
+use unfazed_engine::gpus::{Layout, placed};
 use unfazed_engine::{EngineError, Parts};
 use unfazed_fault::{Class, Origin};
 use unfazed_store::{Storage, SystemClock};
@@ -34,14 +35,20 @@ struct SimParts {
 }
 
 impl Parts for SimParts {
-    type Device = SimDevice<CpuDevice, Planned>;
+    type Device = SimDevice<PlacedDevice, Planned>;
 
-    fn device(&self, start: &Start, cpu: CpuDevice) -> Result<Self::Device, String> {
-        let link = self.link.try_clone().map_err(|error| error.to_string())?;
-        let plan = plan(start)?.unwrap_or_default();
+    fn device(
+        &self,
+        start: &Start,
+        cpu: CpuDevice,
+        layout: &Layout<'_>,
+    ) -> Result<Self::Device, DeviceError> {
+        let refused = DeviceError::Setup;
+        let link = self.link.try_clone().map_err(|error| refused(error.to_string()))?;
+        let plan = plan(start).map_err(refused)?.unwrap_or_default();
         let bug = plan.bug;
         let planned = Planned { plan, engine: start.engine, cpu_alone: start.cpu_alone, step: 0, link };
-        let device = SimDevice::new(cpu, planned, Box::new(SystemClock::new()));
+        let device = SimDevice::new(placed(start, cpu, layout)?, planned, Box::new(SystemClock::new()));
         Ok(match bug {
             Some(bug) => device.with_bug(bug),
             None => device,

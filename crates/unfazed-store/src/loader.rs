@@ -40,6 +40,11 @@ impl PackedStack {
         self.parts
     }
 
+    /// All of it, as it is packed: one matrix behind the other.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// One matrix of the stack.
     ///
     /// # Panics

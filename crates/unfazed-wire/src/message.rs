@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use unfazed_fault::{Action, Class};
 
+use crate::placement::{GpuInUse, Gpus, Placement};
+
 /// A request's number, given by the front, never used twice by one front. Each choice of an `n > 1` request is a
 /// request of its own to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -70,6 +72,10 @@ pub struct Start {
     pub troubles: Vec<(Class, u32)>,
     /// The device is not to be used: the processor computes alone.
     pub cpu_alone: bool,
+    /// Which device computes which layer.
+    pub placement: Placement,
+    /// The GPUs that it names.
+    pub gpus: Gpus,
     /// Faults to act out, in builds that can.
     pub fault_plan: Option<String>,
 }
@@ -357,6 +363,10 @@ pub struct ReadyInfo {
     pub kept_bytes: u64,
     /// Rights that it has given up.
     pub sandbox: SandboxInfo,
+    /// Which device computes which layer, as it came about.
+    pub placement: Placement,
+    /// The GPUs that it computes on.
+    pub gpus: Vec<GpuInUse>,
 }
 
 /// Which of its rights an engine has given up.

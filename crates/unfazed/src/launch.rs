@@ -10,11 +10,12 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use rustix::fs::OFlags;
 use unfazed_formats::Checkpoint;
-use unfazed_plan::{Bytes, Machine, Plan, Prediction, Settings, Weights};
+use unfazed_plan::{Bytes, GpuPlan, Machine, Plan, Prediction, Settings, Weights};
 use unfazed_server::{Control, EngineProgram, EventSink, ServeOptions, Served, ServerError, TakenOver};
 use unfazed_store::experts::{PolicyKind, trace};
 use unfazed_wire::Threads;
 
+use crate::adapters::Found;
 use crate::flags::{LogFlags, ModelFlags, SandboxFlags};
 use crate::{machine, model};
 
@@ -46,8 +47,9 @@ pub(crate) fn prepare(
     let plan = match offered {
         Some(plan) => plan,
         None => {
-            let mut machine =
-                machine::for_plan(&placement, machine::isa(model.isa.as_deref())?, &checkpoint)?;
+            let found = Found::find(model.gpu.choice(), model.gpu.settings().split)?;
+            let isa = machine::isa(model.isa.as_deref())?;
+            let mut machine = machine::for_plan(&placement, isa, &checkpoint, found)?;
             let held = Bytes(taken_over.map_or(0, TakenOver::held_bytes));
             machine.memory.free = machine.memory.free.saturating_add(held).min(machine.memory.total);
             plan(&checkpoint, &machine, &model.settings())?
@@ -115,6 +117,11 @@ impl Prepared {
     /// What the model calls itself.
     pub(crate) fn model_name(&self) -> &str {
         &self.checkpoint.name
+    }
+
+    /// Some of it is to be computed on a GPU that is no processor.
+    pub(crate) fn uses_real_gpu(&self) -> bool {
+        self.plan.gpu.as_ref().is_some_and(GpuPlan::is_real)
     }
 
     /// Serves until `shutdown` ends and running requests have.

@@ -9,6 +9,7 @@ use unfazed_kernels::Isa;
 use unfazed_plan::machine::{Pool, PoolKind, Rates};
 use unfazed_plan::{Bytes, Machine};
 
+use crate::adapters::Found;
 use crate::flags::Placement;
 
 /// The instruction set that a flag or the environment names, or the best one.
@@ -29,8 +30,13 @@ pub(crate) fn calibrated(isa: Isa, placement: &Placement) -> calibration::Machin
 const EXPERT_READ: u64 = 1 << 20;
 
 /// The machine's numbers for a plan of this model: memory that is free now, and rates, its disk's too, if they were measured
-/// before. Measures nothing.
-pub(crate) fn for_plan(placement: &Placement, isa: Isa, checkpoint: &Checkpoint) -> anyhow::Result<Machine> {
+/// before. Measures nothing. `found`: the GPUs that may be used.
+pub(crate) fn for_plan(
+    placement: &Placement,
+    isa: Isa,
+    checkpoint: &Checkpoint,
+    found: Found,
+) -> anyhow::Result<Machine> {
     let memory = unfazed_host::memory().context("cannot find out how much memory is free")?;
     let known = known(&calibrated(isa, placement));
     Ok(Machine {
@@ -44,6 +50,8 @@ pub(crate) fn for_plan(placement: &Placement, isa: Isa, checkpoint: &Checkpoint)
         most_threads: placement.cores.most_threads(),
         disk_per_second: disk(checkpoint).map(per_second),
         rates: known.map_or(Vec::new(), |known| known.rates.iter().map(rates).collect()),
+        gpus: found.gpus,
+        no_gpu: found.none,
     })
 }
 

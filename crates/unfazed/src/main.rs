@@ -5,6 +5,7 @@
 //! | [`flags`] | flags that several commands share, each declared once |
 //! | [`commands`] | one file a command |
 //! | [`chat`] | the chat in the terminal: client, input, session |
+//! | [`adapters`] | the GPUs of this machine |
 //! | [`machine`] | what this machine is, for plans |
 //! | [`model`] | opening the model that was named, or the demo model |
 //! | [`launch`] | from flags to a running server |
@@ -15,6 +16,7 @@
 //! | [`output`] | a queue and a thread that writes it, so that nobody waits for a reader |
 //! | [`failure`] | how the program ends: one line and an exit code |
 
+mod adapters;
 mod chat;
 mod commands;
 mod failure;

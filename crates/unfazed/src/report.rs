@@ -89,8 +89,8 @@ pub(crate) fn log(event: &Event) {
             tracing::warn!(cause, requests, failed_requests, "the engine stopped: {message}");
         }
         Event::GpuLockWait { message, .. } => tracing::warn!("waiting: {message}"),
-        Event::EngineReady { load_ms, read_bytes, kept_bytes } => {
-            tracing::info!(load_ms, read_bytes, kept_bytes, "another engine is ready");
+        Event::EngineReady { load_ms, read_bytes, kept_bytes, engine, gpu_layers } => {
+            tracing::info!(load_ms, read_bytes, kept_bytes, engine, gpu_layers, "another engine is ready");
         }
         Event::GuardStarted { program, pid, private_port } => {
             tracing::info!(pid, private_port, "started {program}");

@@ -245,7 +245,8 @@ mod tests {
         assert_eq!(story.hear(&exit("signal 9")), [status(line)]);
         assert_eq!(story.hear(&loading(1)), [], "what the next engine loads");
         assert_eq!(story.sign(true), [News::Alive]);
-        let ready = Event::EngineReady { load_ms: 1.0, read_bytes: 0, kept_bytes: 1 };
+        let ready =
+            Event::EngineReady { load_ms: 1.0, read_bytes: 0, kept_bytes: 1, engine: "cpu", gpu_layers: 0 };
         assert_eq!(story.hear(&ready), [status("Serving a model")]);
     }
 
@@ -281,7 +282,16 @@ mod tests {
         let time = News::MoreTime(Duration::from_secs(30) + END_TIME);
         let expected = [News::Stopping, time, status("Finishing 2 running requests")];
         assert_eq!(story.hear(&Event::Draining { requests: 2, limit_ms: 30_000 }), expected);
-        assert_eq!(story.hear(&Event::EngineReady { load_ms: 1.0, read_bytes: 0, kept_bytes: 1 }), []);
+        assert_eq!(
+            story.hear(&Event::EngineReady {
+                load_ms: 1.0,
+                read_bytes: 0,
+                kept_bytes: 1,
+                engine: "cpu",
+                gpu_layers: 0
+            }),
+            []
+        );
         let ended = story.hear(&Event::Shutdown { unfinished_requests: 1 });
         assert_eq!(ended, [status("Ended; 1 requests were left unfinished")]);
     }

@@ -194,7 +194,7 @@ fn step(sequences: &[(usize, usize)], ropes: &[RopeFrequencies]) -> Steps {
         let count = (start + rows).div_ceil(PAGE);
         batch.sequences.push((pages..pages + count).map(|page| PageId(page as u32)).collect());
         pages += count;
-        let row = |position| BatchRow { token: 0, sequence, position, logits: false };
+        let row = |position| BatchRow { token: 0, sequence, position, logits: false, generated: false };
         batch.rows.extend((*start..start + rows).map(row));
     }
     let mut data = StepData::new(StepShape { page_tokens: PAGE, pages, block_rows: BLOCK_ROWS });

@@ -30,7 +30,7 @@ use super::placement;
 use super::pool::Pool;
 use super::routing::Routing;
 use super::step::{Limits, Step};
-use crate::{Batch, Device, DeviceError, Generation, KvShape, PageId, PageSpan, StepOutput};
+use crate::{Batch, Device, DeviceError, Generation, KvShape, PageId, PageSpan, Part, StepOutput};
 
 /// How a CPU device is set up.
 pub struct CpuConfig<'a> {
@@ -138,6 +138,27 @@ impl CpuDevice {
         self.pages.memory.fill(0xa5);
     }
 
+    /// The residual of the step's rows, `[rows, hidden]`.
+    pub(crate) fn residual(&self) -> &[f32] {
+        &self.arena.residual[..self.rows() * self.widths.hidden]
+    }
+
+    /// The same, to be written.
+    pub(crate) fn residual_mut(&mut self) -> &mut [f32] {
+        let len = self.rows() * self.widths.hidden;
+        &mut self.arena.residual[..len]
+    }
+
+    /// Keys and values of a layer in a page: the blocks of its heads.
+    pub(crate) fn layer_page(&self, layer: usize, page: PageId) -> &[u8] {
+        self.pages.layer(layer, page)
+    }
+
+    /// The same, to be written.
+    pub(crate) fn layer_page_mut(&mut self, layer: usize, page: PageId) -> &mut [u8] {
+        self.pages.layer_mut(layer, page)
+    }
+
     /// What weights were read with.
     pub fn loader(&self) -> &Loader {
         &self.loader
@@ -180,22 +201,16 @@ impl CpuDevice {
     }
 }
 
-impl AsRef<CpuDevice> for CpuDevice {
-    fn as_ref(&self) -> &CpuDevice {
-        self
-    }
-}
-
 impl Device for CpuDevice {
     type Matrix = PackedStack;
     type Vector = Vec<f32>;
     type Experts = CpuExperts;
 
-    fn load_matrix(&mut self, source: &MatrixSource) -> Result<PackedStack, DeviceError> {
+    fn load_matrix(&mut self, _: Part, source: &MatrixSource) -> Result<PackedStack, DeviceError> {
         Ok(self.loader.load_matrix(source)?)
     }
 
-    fn load_vector(&mut self, source: &VectorSource) -> Result<Vec<f32>, DeviceError> {
+    fn load_vector(&mut self, _: Part, source: &VectorSource) -> Result<Vec<f32>, DeviceError> {
         Ok(self.loader.load_vector(source)?)
     }
 
@@ -204,7 +219,8 @@ impl Device for CpuDevice {
         if self.streaming.is_some() {
             return Ok(CpuExperts::in_store(layer, [gate.format, up.format, down.format]));
         }
-        let stacks = [self.load_matrix(gate)?, self.load_matrix(up)?, self.load_matrix(down)?];
+        let stacks =
+            [self.loader.load_matrix(gate)?, self.loader.load_matrix(up)?, self.loader.load_matrix(down)?];
         Ok(CpuExperts::in_memory(layer, stacks))
     }
 

@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 use unfazed_formats::{KvType, KvTypes};
 use unfazed_kernels::attention::KvLayout;
 use unfazed_store::{Buffer, StoreError};
@@ -31,6 +33,24 @@ impl Pages {
             None => Buffer::zeroed("KV pages", len),
         };
         Some(memory.map(|memory| Pages { layout, memory }))
+    }
+
+    /// The blocks of a layer in a page; empty if there is no such place.
+    pub(super) fn layer(&self, layer: usize, page: PageId) -> &[u8] {
+        self.memory.get(self.layer_range(layer, page)).unwrap_or_default()
+    }
+
+    /// The same, to be written.
+    pub(super) fn layer_mut(&mut self, layer: usize, page: PageId) -> &mut [u8] {
+        let range = self.layer_range(layer, page);
+        self.memory.get_mut(range).unwrap_or_default()
+    }
+
+    fn layer_range(&self, layer: usize, page: PageId) -> Range<usize> {
+        let (first, last) =
+            (self.layout.block(layer, 0), self.layout.block(layer, self.layout.kv_heads() - 1));
+        let start = page.0 as usize * self.layout.page_bytes();
+        start + first.start..start + last.end
     }
 
     /// Returns the memory of pages to the system, and its bytes.

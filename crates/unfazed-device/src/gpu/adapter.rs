@@ -1,11 +1,13 @@
 //! The GPUs of this machine, and which of them is meant.
 
+use serde::{Deserialize, Serialize};
 use wgpu::{Backends, DeviceType};
 
+use super::heaps::heaps;
 use crate::DeviceError;
 
 /// A GPU, as its driver describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdapterInfo {
     /// Its name.
     pub name: String,
@@ -17,6 +19,10 @@ pub struct AdapterInfo {
     pub software: bool,
     /// Its memory is the processor's.
     pub unified: bool,
+    /// Bytes of its memory; `None` where its driver does not tell.
+    pub memory: Option<u64>,
+    /// Bytes of that which are free now; `None` where its driver does not tell.
+    pub free: Option<u64>,
 }
 
 /// The GPUs that can be computed on: real ones first, separate before integrated.
@@ -74,15 +80,36 @@ impl Adapters {
     }
 }
 
+/// Why there is no Vulkan loader, where GPUs are reached through one.
+pub fn no_loader() -> Option<String> {
+    no_vulkan()
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn no_vulkan() -> Option<String> {
+    // SAFETY: the loader is the system's own, which wgpu loads as well.
+    #[allow(unsafe_code)]
+    let loaded = unsafe { ash::Entry::load() };
+    loaded.err().map(|error| error.to_string())
+}
+
+#[cfg(target_vendor = "apple")]
+fn no_vulkan() -> Option<String> {
+    None
+}
+
 /// What a driver says of an adapter.
 pub(super) fn describe(adapter: &wgpu::Adapter) -> AdapterInfo {
     let info = adapter.get_info();
     let software = info.device_type == DeviceType::Cpu;
+    let heaps = heaps(adapter);
     AdapterInfo {
         unified: software || info.device_type == DeviceType::IntegratedGpu,
         software,
         backend: info.backend.to_string(),
         driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
         name: info.name,
+        memory: heaps.total,
+        free: heaps.free,
     }
 }

@@ -2,11 +2,14 @@
 
 #![allow(unsafe_code)]
 
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wgpu::Features;
 
 use super::adapter::{AdapterInfo, describe};
+use super::verdict::guarded;
 use crate::DeviceError;
 
 /// What kernels may use on an adapter.
@@ -58,7 +61,8 @@ impl Said {
 /// An open device.
 pub struct Gpu {
     pub(super) device: wgpu::Device,
-    pub(super) queue: wgpu::Queue,
+    pub(super) queue: ManuallyDrop<wgpu::Queue>,
+    hung: AtomicBool,
     /// Which GPU.
     pub info: AdapterInfo,
     /// What its kernels may use.
@@ -89,7 +93,22 @@ impl Gpu {
         });
         device.on_uncaptured_error(Arc::new(move |error| Said::keep(&refused.error, error.to_string())));
         let abilities = abilities(adapter, &device);
-        Gpu { info: describe(adapter), abilities, device, queue, said }
+        let (queue, hung) = (ManuallyDrop::new(queue), AtomicBool::new(false));
+        Gpu { info: describe(adapter), abilities, device, queue, hung, said }
+    }
+
+    /// Its work does not end: what wgpu keeps of it is leaked, since dropping it would wait for that work.
+    pub fn give_up(&self) {
+        self.hung.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        if !self.hung.load(Ordering::Acquire) {
+            // SAFETY: the queue is not used after its owner's drop. A panic of wgpu over a device that it lost stays here.
+            let _ = guarded(|| unsafe { ManuallyDrop::drop(&mut self.queue) });
+        }
     }
 }
 

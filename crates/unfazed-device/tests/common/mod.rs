@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use unfazed_device::{Batch, BatchRow, CpuConfig, CpuDevice, Device, KvShape, PageId};
+use unfazed_device::{Batch, BatchRow, CpuConfig, CpuDevice, Device, DeviceError, KvShape, PageId, Part};
 use unfazed_formats::block::dequantise;
 use unfazed_formats::config::{ExpertConfig, Family, ModelConfig, RopeConfig, RopePairing, RopeScaling};
 use unfazed_formats::source::{ByteSource, MemorySource};
@@ -312,59 +312,56 @@ fn softmax(x: &[f64]) -> Vec<f64> {
 /// Pages of 16 positions.
 pub const PAGES: usize = 80;
 
-type Loaded = (<CpuDevice as Device>::Matrix, Vec<f32>);
-
 /// A model on a device.
-pub struct Running<'a> {
+pub struct Running<'a, D: Device = CpuDevice> {
     model: &'a Model,
-    pub device: CpuDevice,
-    matrices: Vec<Vec<<CpuDevice as Device>::Matrix>>,
-    experts: Vec<Option<<CpuDevice as Device>::Experts>>,
-    vectors: Vec<Vec<Vec<f32>>>,
-    ends: (Loaded, <CpuDevice as Device>::Matrix),
+    pub device: D,
+    matrices: Vec<Vec<D::Matrix>>,
+    experts: Vec<Option<D::Experts>>,
+    vectors: Vec<Vec<D::Vector>>,
+    norm: D::Vector,
+    output: D::Matrix,
+    embedding: D::Matrix,
 }
 
-impl<'a> Running<'a> {
-    fn new(model: &'a Model, mut device: CpuDevice) -> Running<'a> {
+impl<'a, D: Device> Running<'a, D> {
+    pub fn new(model: &'a Model, mut device: D) -> Running<'a, D> {
         let (mut matrices, mut vectors, mut experts) = (Vec::new(), Vec::new(), Vec::new());
         for (index, l) in model.layers.iter().enumerate() {
             let mut all = vec![&l.q, &l.k, &l.v, &l.o, &l.router];
             if model.config.experts.is_none() {
                 all.extend([&l.gate, &l.up, &l.down]);
             }
-            matrices.push(all.iter().map(|m| device.load_matrix(&m.source).unwrap()).collect());
+            let part = |i: usize| if i < 4 { Part::Attention(index) } else { Part::FeedForward(index) };
+            let load = |(i, m): (usize, &&Matrix)| device.load_matrix(part(i), &m.source).unwrap();
+            matrices.push(all.iter().enumerate().map(load).collect());
             let layer = model.config.experts.map(|_| device.load_experts(index, &l.experts()).unwrap());
             experts.push(layer);
             let all = [&l.attention_norm, &l.q_norm, &l.k_norm, &l.norm];
-            vectors.push(all.iter().map(|v| device.load_vector(&v.source).unwrap()).collect());
+            let part = |i: usize| if i < 3 { Part::Attention(index) } else { Part::FeedForward(index) };
+            let load = |(i, v): (usize, &&Vector)| device.load_vector(part(i), &v.source).unwrap();
+            vectors.push(all.iter().enumerate().map(load).collect());
         }
-        let output = device.load_matrix(&model.output.source).unwrap();
-        let norm = device.load_vector(&model.norm.source).unwrap();
-        let ends = ((output, norm), device.load_matrix(&model.embedding.source).unwrap());
-        Running { model, device, matrices, experts, vectors, ends }
+        let output = device.load_matrix(Part::Output, &model.output.source).unwrap();
+        let norm = device.load_vector(Part::Output, &model.norm.source).unwrap();
+        let embedding = device.load_matrix(Part::Embedding, &model.embedding.source).unwrap();
+        Running { model, device, matrices, experts, vectors, norm, output, embedding }
     }
 
     /// One step; the logits of the rows that ask.
     pub fn step(&mut self, batch: &Batch) -> Vec<f32> {
+        self.try_step(batch).unwrap()
+    }
+
+    /// The same, or what the device could not do.
+    pub fn try_step(&mut self, batch: &Batch) -> Result<Vec<f32>, DeviceError> {
         self.run(batch, None)
     }
 
-    /// The same with a NaN in the embedding of one row's token.
-    pub fn step_poisoned(&mut self, batch: &Batch, row: usize) -> Vec<f32> {
-        let source = &self.model.embedding.source;
-        let mut bytes = self.model.file.0.clone();
-        let row_bytes = source.format.row_bytes(source.columns).unwrap();
-        let start = source.parts[0].offset as usize + batch.rows[row].token as usize * row_bytes;
-        bytes[start..start + 2].copy_from_slice(&[0xff, 0xff]);
-        let loader = Loader::new(Arc::new(Bytes(bytes)), 1, Box::new(|_| {}));
-        let table = loader.load_matrix(source).unwrap();
-        self.run(batch, Some(&table))
-    }
-
-    fn run(&mut self, batch: &Batch, embedding: Option<&<CpuDevice as Device>::Matrix>) -> Vec<f32> {
+    fn run(&mut self, batch: &Batch, embedding: Option<&D::Matrix>) -> Result<Vec<f32>, DeviceError> {
         let (d, config) = (&mut self.device, &self.model.config);
-        d.begin(batch).unwrap();
-        d.embed(embedding.unwrap_or(&self.ends.1));
+        d.begin(batch)?;
+        d.embed(embedding.unwrap_or(&self.embedding));
         for (layer, (m, v)) in self.matrices.iter().zip(&self.vectors).enumerate() {
             d.norm(&v[0], config.norm_epsilon);
             d.project_qkv(&m[0], &m[1], &m[2]);
@@ -378,9 +375,8 @@ impl<'a> Running<'a> {
                 None => d.feed_forward(&m[5], &m[6], &m[7]),
             }
         }
-        let (output, norm) = &self.ends.0;
-        d.output(norm, config.norm_epsilon, output);
-        d.finish().unwrap().logits.to_vec()
+        d.output(&self.norm, config.norm_epsilon, &self.output);
+        Ok(d.finish()?.logits.to_vec())
     }
 
     /// The logits of all positions of a sequence that is computed in chunks of some size.
@@ -394,10 +390,29 @@ impl<'a> Running<'a> {
     }
 }
 
+impl Running<'_> {
+    /// The same as [`Running::step`] with a NaN in the embedding of one row's token.
+    pub fn step_poisoned(&mut self, batch: &Batch, row: usize) -> Vec<f32> {
+        let source = &self.model.embedding.source;
+        let mut bytes = self.model.file.0.clone();
+        let row_bytes = source.format.row_bytes(source.columns).unwrap();
+        let start = source.parts[0].offset as usize + batch.rows[row].token as usize * row_bytes;
+        bytes[start..start + 2].copy_from_slice(&[0xff, 0xff]);
+        let loader = Loader::new(Arc::new(Bytes(bytes)), 1, Box::new(|_| {}));
+        let table = loader.load_matrix(source).unwrap();
+        self.run(batch, Some(&table)).unwrap()
+    }
+}
+
 /// Rows of one sequence from a position on.
 pub fn rows(sequence: usize, position: usize, tokens: &[u32], logits: bool) -> Vec<BatchRow> {
-    let row =
-        |(i, token): (usize, &u32)| BatchRow { token: *token, sequence, position: position + i, logits };
+    let row = |(i, token): (usize, &u32)| BatchRow {
+        token: *token,
+        sequence,
+        position: position + i,
+        logits,
+        generated: false,
+    };
     tokens.iter().enumerate().map(row).collect()
 }
 

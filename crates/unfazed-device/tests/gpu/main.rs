@@ -4,11 +4,26 @@
 
 mod attend;
 mod attention_text;
+mod chores;
+mod embed;
+mod experts;
+#[cfg(not(target_vendor = "apple"))]
+mod faults;
+mod grouped;
 mod heads;
+mod matvec;
 mod pages;
-mod receipt;
+mod prefill;
+mod quantise;
+mod queue;
+mod routing;
 mod support;
+mod tile;
 mod top;
+mod translate;
+mod upload;
+#[path = "../../../unfazed-kernels/tests/common/mod.rs"]
+mod weights;
 
 use support::gpu;
 use unfazed_device::gpu::trial::{Trial, once};

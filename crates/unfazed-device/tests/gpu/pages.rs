@@ -53,6 +53,7 @@ impl Rows {
                 sequence,
                 position,
                 logits: true,
+                generated: false,
             })
         };
         let batch = Batch {

@@ -1,6 +1,6 @@
 //! The adapter that the tests run on.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use unfazed_device::gpu::{Adapters, Gpu};
 
@@ -14,18 +14,29 @@ pub(crate) fn gpu() -> Option<&'static Gpu> {
     OPEN.get_or_init(open).as_ref()
 }
 
-fn open() -> Option<Gpu> {
+/// A device of its own, for tests of what becomes of a device.
+pub(crate) fn fresh() -> Option<Arc<Gpu>> {
+    gpu()?;
+    Some(Arc::new(Gpu::open(&adapter()?).unwrap()))
+}
+
+/// The adapter that is tested on.
+pub(crate) fn adapter() -> Option<wgpu::Adapter> {
     let adapters = Adapters::find();
     let wanted = std::env::var("UNFAZED_TEST_GPU").unwrap_or_else(|_| "0".to_owned());
-    let adapter = match adapters.choose(Some(&wanted)) {
-        Ok(adapter) => adapter,
+    match adapters.choose(Some(&wanted)) {
+        Ok(adapter) => Some(adapter),
         Err(error) => {
             let required = std::env::var("UNFAZED_REQUIRE_GPU").is_ok_and(|value| value == "1");
             assert!(!required, "UNFAZED_REQUIRE_GPU is set: {error}");
             eprintln!("no GPU, nothing was tested: {error}");
-            return None;
+            None
         }
-    };
+    }
+}
+
+fn open() -> Option<Gpu> {
+    let adapter = adapter()?;
     let gpu = Gpu::open(&adapter).unwrap();
     eprintln!("{}, {}: {:?}", gpu.info.name, gpu.info.driver, gpu.abilities);
     if let Some((_, version)) = gpu.info.driver.split_once("Mesa ") {
@@ -33,4 +44,23 @@ fn open() -> Option<Gpu> {
         assert!(major >= MESA, "Mesa {version} computes wrongly: install {MESA} or newer");
     }
     Some(gpu)
+}
+
+/// As a buffer has them.
+pub(crate) fn bytes_of(floats: &[f32]) -> Vec<u8> {
+    floats.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+/// The f32 of a buffer.
+pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+/// |a - b| / |b| in the L2 norm; infinite if there is a NaN.
+pub(crate) fn difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
+    let off = norm(&mut a.iter().zip(b).map(|(a, b)| f64::from(*a) - f64::from(*b)));
+    let off = (off / norm(&mut b.iter().map(|b| f64::from(*b)))) as f32;
+    if off.is_nan() { f32::INFINITY } else { off }
 }

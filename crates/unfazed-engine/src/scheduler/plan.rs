@@ -94,7 +94,8 @@ impl Scheduler {
         let tokens = sequence.tokens.get(positions.clone())?;
         for (&token, position) in tokens.iter().zip(positions.clone()) {
             let logits = sequence.wants_logits(position);
-            batch.rows.push(BatchRow { token, sequence: batch.sequences.len(), position, logits });
+            let generated = position >= sequence.prompt_len;
+            batch.rows.push(BatchRow { token, sequence: batch.sequences.len(), position, logits, generated });
         }
         let pages = sequence.pages.as_ref()?;
         batch.sequences.push(pages.covering(positions.end, self.limits.page_tokens).to_vec());

@@ -95,8 +95,7 @@ impl Scheduler {
         };
         // Whoever else had reserved one of them would have been no finder.
         let found = if pages.all().starts_with(&found.pages) { found } else { Found::default() };
-        sequence.computed = found.positions;
-        sequence.account = found.account;
+        sequence.stands_at(&found);
         sequence.pages = Some(pages);
         sequence.admitted = now;
         // Ahead of its first step nobody has waited longer.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use unfazed_device::{
-    Batch, Class, Device, DeviceError, Generation, PageId, PageSpan, SequenceFailure, StepOutput,
+    Batch, Class, Device, DeviceError, Generation, PageId, PageSpan, Part, SequenceFailure, StepOutput,
 };
 use unfazed_engine::{Engine, Limits};
 use unfazed_formats::checkpoint::{GgufTokenizer, Layout};
@@ -102,10 +102,10 @@ impl Device for FakeDevice {
     type Vector = ();
     type Experts = ();
 
-    fn load_matrix(&mut self, _: &MatrixSource) -> Result<(), DeviceError> {
+    fn load_matrix(&mut self, _: Part, _: &MatrixSource) -> Result<(), DeviceError> {
         Ok(())
     }
-    fn load_vector(&mut self, _: &VectorSource) -> Result<(), DeviceError> {
+    fn load_vector(&mut self, _: Part, _: &VectorSource) -> Result<(), DeviceError> {
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Graphics adapters that this machine shows. Nothing computes on them yet: all of it is for information.
+//! Devices of graphics adapters that the kernel shows, and whether this user may open them.
 
 use std::path::Path;
 
@@ -45,19 +45,19 @@ pub(super) fn read(root: &Path) -> Vec<Adapter> {
 pub(super) fn judge(adapters: &[Adapter]) -> Finding {
     const CHECK: &str = "graphics";
     if adapters.is_empty() {
-        return Finding::ok(CHECK, "no adapter is visible", "the processor computes");
+        return Finding::ok(CHECK, "no device of a GPU is visible", "the processor computes");
     }
     let name = |adapter: &Adapter| format!("{} ({})", adapter.node, adapter.driver);
     let list = |adapters: Vec<&Adapter>| adapters.into_iter().map(name).collect::<Vec<_>>().join(", ");
     let closed: Vec<_> = adapters.iter().filter(|adapter| !adapter.open).collect();
     if closed.is_empty() {
-        let reason = "nothing computes on it yet: the processor does";
+        let reason = "this user may open what a GPU's driver works through";
         return Finding::ok(CHECK, list(adapters.iter().collect()), reason);
     }
-    Finding::note(
+    Finding::warn(
         CHECK,
         format!("{}: this user may not open it", list(closed)),
-        "nothing computes on it yet: the processor does",
+        "its driver finds no GPU then, and the processor computes",
     )
     .command("sudo usermod -aG render,video \"$USER\"")
 }
@@ -68,14 +68,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn adapters_are_told_and_those_that_may_not_be_opened_are_a_note() {
+    fn adapters_are_told_and_those_that_may_not_be_opened_are_a_warning() {
         assert_eq!(judge(&[]).verdict, Verdict::Ok);
         let adapter =
             |open| Adapter { node: "/dev/dri/renderD128".to_owned(), driver: "amdgpu".to_owned(), open };
         let open = judge(&[adapter(true)]);
         assert_eq!((open.verdict, open.found.as_str()), (Verdict::Ok, "/dev/dri/renderD128 (amdgpu)"));
         let closed = judge(&[adapter(true), adapter(false)]);
-        assert_eq!(closed.verdict, Verdict::Note);
+        assert_eq!(closed.verdict, Verdict::Warn);
         assert!(closed.command.unwrap().contains("usermod"));
     }
 

@@ -15,12 +15,14 @@
 //! | `ring` | io_uring |
 //! | `huge_pages` | huge pages |
 //! | `rights` | what an engine can give up |
-//! | `graphics` | adapters |
+//! | `graphics` | devices of GPUs, as the kernel shows them |
+//! | `gpu` | GPUs, as their drivers describe them |
 //! | `kept` | what was measured before |
 //! | `mac` | what only Macs have |
 
 mod files;
 mod finding;
+mod gpu;
 #[cfg(target_os = "linux")]
 mod graphics;
 #[cfg(target_os = "linux")]
@@ -47,6 +49,7 @@ mod stalls;
 use std::path::Path;
 
 pub use finding::{Finding, Verdict};
+pub use gpu::{Adapter, Adapters};
 
 use self::kept::Kept;
 use self::limits::Limits;
@@ -56,7 +59,7 @@ use crate::disk::Disk;
 use crate::disk_rates::DiskRates;
 
 /// Everything that is looked at, on any system.
-pub const CHECKS: [&str; 28] = [
+pub const CHECKS: [&str; 29] = [
     "memory",
     "swap",
     "overcommit",
@@ -79,6 +82,7 @@ pub const CHECKS: [&str; 28] = [
     "landlock",
     "seccomp",
     "graphics",
+    "gpu",
     "wired_limit",
     "metal_timeout",
     "display_sleep",
@@ -102,6 +106,8 @@ pub struct Given {
     pub calibration: Result<Option<Calibration>, String>,
     /// A model or folder by name, and what it is stored on with what was measured of that.
     pub disk: (String, Result<(Disk, Option<DiskRates>), String>),
+    /// The GPUs, or why they could not be asked for.
+    pub adapters: Result<Adapters, String>,
 }
 
 /// Looks at this machine. Changes nothing, needs no rights, and takes a few milliseconds.
@@ -119,7 +125,10 @@ pub fn audit(given: &Given) -> Vec<Finding> {
         isa: given.isa.0.clone(),
         vectors: given.isa.1,
     };
-    system::findings(given, &kept, &limits, &processor)
+    let mut findings = system::findings(given, &kept, &limits, &processor);
+    let device = crate::graphics::has_device();
+    findings.extend(gpu::judge(&given.adapters, device, gpu::Packages::of_machine()));
+    findings
 }
 
 #[cfg(target_os = "linux")]

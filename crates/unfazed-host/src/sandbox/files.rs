@@ -42,6 +42,9 @@ fn ruleset(needs: &Needs<'_>) -> Result<RulesetCreated, RulesetError> {
     for folder in &needs.read {
         allow_beneath(&mut rules, folder, read);
     }
+    for device in &needs.devices {
+        allow_beneath(&mut rules, device, read | AccessFs::WriteFile | AccessFs::IoctlDev);
+    }
     let write = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | AccessFs::RemoveFile;
     for folder in &needs.write {
         allow_beneath(&mut rules, folder, read | write);

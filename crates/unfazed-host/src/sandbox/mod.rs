@@ -23,6 +23,8 @@ pub struct Needs<'a> {
     pub files: &'a [OwnedFd],
     /// Files, and folders in which everything, may be read.
     pub read: Vec<PathBuf>,
+    /// Devices, and folders of them, that may be read, written and controlled.
+    pub devices: Vec<PathBuf>,
     /// Folders in which files may be read, written, made and removed.
     pub write: Vec<PathBuf>,
 }

@@ -72,21 +72,22 @@ pub(crate) const SCALES: usize = LANES * 2;
 
 /// Positions of blocks in a panel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Geometry {
+pub struct Geometry {
     /// Bytes of a block for 16 rows, less the scales where these lie in a line before several blocks.
-    pub(crate) block: usize,
+    pub block: usize,
     /// Blocks whose scales share a line; 0 if a block has its own.
-    pub(crate) lined: usize,
+    pub lined: usize,
     /// Bytes of a block before its codes.
-    pub(crate) header: usize,
+    pub header: usize,
     /// Bytes of 32 columns of codes.
-    pub(crate) group: usize,
+    pub group: usize,
     /// Groups of 32 columns in a block; 0 for floats of at least 16 bits.
-    pub(crate) groups: usize,
+    pub groups: usize,
 }
 
 impl Geometry {
-    pub(crate) const fn of(format: BlockFormat) -> Geometry {
+    /// Those of a format.
+    pub const fn of(format: BlockFormat) -> Geometry {
         let Some(spec) = Spec::of(format) else { return Geometry::of_floats(format) };
         // As many vectors as bits, whatever the planes.
         let group = spec.bits.count() * LINE;
@@ -129,7 +130,7 @@ impl Geometry {
 
     /// Start of block `b`: its header, or its codes.
     #[inline(always)]
-    pub(crate) const fn block_at(self, b: usize) -> usize {
+    pub const fn block_at(self, b: usize) -> usize {
         if self.lined == 0 {
             return b * self.block;
         }
@@ -139,7 +140,7 @@ impl Geometry {
 
     /// Start of the 16 scales of block `b`.
     #[inline(always)]
-    pub(crate) const fn scales_at(self, b: usize) -> usize {
+    pub const fn scales_at(self, b: usize) -> usize {
         if self.lined == 0 {
             return b * self.block;
         }
@@ -149,13 +150,13 @@ impl Geometry {
 
     /// The block of group `g` of 32 columns.
     #[inline(always)]
-    pub(crate) const fn block_of(self, g: usize) -> usize {
+    pub const fn block_of(self, g: usize) -> usize {
         g >> self.groups.trailing_zeros()
     }
 
     /// Start of the codes of columns `32 * g..32 * g + 32`.
     #[inline(always)]
-    pub(crate) const fn group_at(self, g: usize) -> usize {
+    pub const fn group_at(self, g: usize) -> usize {
         self.block_at(self.block_of(g)) + self.header + (g & (self.groups - 1)) * self.group
     }
 

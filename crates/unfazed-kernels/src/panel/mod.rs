@@ -15,6 +15,8 @@
 //! | `matrix` | a packed matrix, borrowed |
 //! | `buffer` | memory that starts on a cache line |
 //! | `half` | floats of 16 and 8 bits to f32, exact |
+//!
+//! [`Geometry`] and [`Spec`] say all that kernels elsewhere (those of GPUs) need to read the same bytes.
 
 // Some parts serve only kernels of one architecture.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_imports))]
@@ -29,9 +31,9 @@ mod unpack;
 
 pub use buffer::PanelBuffer;
 pub(crate) use half::{E4M3_FACTOR, bf16_lanes, e4m3_as_f16};
-pub use layout::PanelLayout;
-pub(crate) use layout::{Geometry, LINE, SCALES};
+pub use layout::{Geometry, PanelLayout};
+pub(crate) use layout::{LINE, SCALES};
 pub use matrix::{PackedMatrix, PackedMatrixError, unpack_row};
 pub use pack::pack_panel;
-pub(crate) use spec::{Scales, Spec, Values};
+pub use spec::{Scales, Spec, Values};
 pub(crate) use unpack::{CHUNK, Unpacked, small_float_scales, unpack_columns};

@@ -18,22 +18,22 @@ use unfazed_formats::block::grids::{
 
 /// A format of integer codes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Spec {
+pub struct Spec {
     /// Groups of 32 columns in a block.
-    pub(crate) groups: usize,
+    pub groups: usize,
     /// Bits of a code.
-    pub(crate) bits: Bits,
+    pub bits: Bits,
     /// What a code stands for.
-    pub(crate) values: Values,
+    pub values: Values,
     /// What the values are multiplied by.
-    pub(crate) scales: Scales,
+    pub scales: Scales,
     /// A power of two that belongs to the scale of the block, which as an f16 it might not fit.
-    pub(crate) factor: f32,
+    pub factor: f32,
 }
 
 /// What a code stands for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Values {
+pub enum Values {
     /// The code less this.
     Less(u8),
     /// An entry of a table.
@@ -42,7 +42,7 @@ pub(crate) enum Values {
 
 /// Scales of a block, and minimums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scales {
+pub enum Scales {
     /// An f16.
     F16,
     /// Half of an E8M0.
@@ -61,7 +61,7 @@ pub(crate) enum Scales {
 
 impl Spec {
     /// What a format is; `None` if its weights are floats.
-    pub(crate) const fn of(format: BlockFormat) -> Option<Spec> {
+    pub const fn of(format: BlockFormat) -> Option<Spec> {
         use BlockFormat::*;
         let (bits, values, scales) = match format {
             F32 | F16 | BF16 | FP8 | MXFP8 => return None,
@@ -98,7 +98,7 @@ impl Spec {
 
     /// What unsigned operands of dot products are more than the values: the codes themselves, or the table with the
     /// largest magnitude of a negative value added.
-    pub(crate) const fn offset(&self) -> u8 {
+    pub const fn offset(&self) -> u8 {
         match self.values {
             Values::Less(offset) => offset,
             Values::Table(table) => {
@@ -115,7 +115,7 @@ impl Spec {
     }
 
     /// Columns that are scaled alike before the scale of the block: 16 or 32.
-    pub(crate) const fn sub(&self) -> usize {
+    pub const fn sub(&self) -> usize {
         match self.scales {
             Scales::Ue4m3 | Scales::K4 => 16,
             Scales::Bytes(columns) => columns,
@@ -124,12 +124,12 @@ impl Spec {
     }
 
     /// Whether something is added that all weights of a sub-block share.
-    pub(crate) const fn minimums(&self) -> bool {
+    pub const fn minimums(&self) -> bool {
         matches!(self.scales, Scales::Affine(_) | Scales::K4 | Scales::K6)
     }
 
     /// Groups of 32 columns that are multiplied by activations of one scale: 8 in superblocks, else 1.
-    pub(crate) const fn step(&self) -> usize {
+    pub const fn step(&self) -> usize {
         if self.groups == 8 { 8 } else { 1 }
     }
 }

@@ -152,7 +152,13 @@ impl Runner {
             let pages = (start + rows).div_ceil(PAGE_TOKENS);
             assert!(pages <= share);
             for (position, &token) in sequences[sequence].iter().enumerate().skip(start).take(rows) {
-                batch.rows.push(BatchRow { token, sequence: batch.sequences.len(), position, logits: true });
+                batch.rows.push(BatchRow {
+                    token,
+                    sequence: batch.sequences.len(),
+                    position,
+                    logits: true,
+                    generated: false,
+                });
                 owners.push(sequence);
             }
             // Pages from the end, so that page numbers and positions do not coincide.

@@ -6,7 +6,7 @@ pub mod cpu;
 
 use std::collections::BTreeMap;
 
-use unfazed_device::{Batch, Class, Device, DeviceError, Generation, PageSpan, StepOutput};
+use unfazed_device::{Batch, Class, Device, DeviceError, Generation, PageSpan, Part, StepOutput};
 use unfazed_formats::checkpoint::{GgufTokenizer, Layout};
 use unfazed_formats::config::{ExpertConfig, Family, RopeConfig, RopePairing, RopeScaling};
 use unfazed_formats::{BlockFormat, Checkpoint, Extent, FileId, ModelConfig, TensorInfo, TokenizerSource};
@@ -151,17 +151,18 @@ impl Device for Recorder {
     type Vector = String;
     type Experts = [String; 3];
 
-    fn load_matrix(&mut self, source: &MatrixSource) -> Result<String, DeviceError> {
+    fn load_matrix(&mut self, _: Part, source: &MatrixSource) -> Result<String, DeviceError> {
         self.matrices.push(source.clone());
         Ok(source.name.clone())
     }
-    fn load_vector(&mut self, source: &VectorSource) -> Result<String, DeviceError> {
+    fn load_vector(&mut self, _: Part, source: &VectorSource) -> Result<String, DeviceError> {
         self.vectors.push(source.clone());
         Ok(source.name.clone())
     }
-    fn load_experts(&mut self, _: usize, experts: &LayerExperts) -> Result<[String; 3], DeviceError> {
+    fn load_experts(&mut self, layer: usize, experts: &LayerExperts) -> Result<[String; 3], DeviceError> {
+        let part = Part::FeedForward(layer);
         let LayerExperts { gate, up, down } = experts;
-        Ok([self.load_matrix(gate)?, self.load_matrix(up)?, self.load_matrix(down)?])
+        Ok([self.load_matrix(part, gate)?, self.load_matrix(part, up)?, self.load_matrix(part, down)?])
     }
     fn begin(&mut self, batch: &Batch) -> Result<(), DeviceError> {
         self.operations.push(format!("begin {}", batch.rows.len()));

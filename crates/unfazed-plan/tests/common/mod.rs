@@ -121,7 +121,7 @@ impl Shape {
 /// A machine with so much free memory and no measured rates.
 pub(crate) fn machine(free: u64) -> Machine {
     let memory = Pool { kind: PoolKind::Memory, total: Bytes(free), free: Bytes(free), bound: None };
-    Machine { memory, cores: 4, most_threads: 8, rates: Vec::new(), disk_per_second: None }
+    Machine { memory, cores: 4, most_threads: 8, rates: Vec::new(), ..Machine::default() }
 }
 
 /// The same with rates, in 10^9 a second.

@@ -22,7 +22,7 @@ use unfazed_formats::Checkpoint;
 use unfazed_plan::Plan;
 
 use self::inheritance::{Inheritance, Offered, estate, listening};
-use self::start::{memory_sizes, ready_event, start_message};
+use self::start::{memory_sizes, ready_event, rungs, start_message};
 use crate::alive::give_signs;
 use crate::events::{Event, EventSink};
 use crate::handover::old::{Estate, HandedOver, Started};
@@ -116,6 +116,7 @@ pub async fn serve<S: Future<Output = ()> + Send>(
     let mut inheritance = Inheritance::open(&options, taken, &events).await?;
     let app = app(&options, callers, model, &engine, &metrics, inheritance.tapes());
     let memory = memory_sizes(&checkpoint, &plan);
+    let rungs = rungs(&options, &checkpoint, &plan);
     let files = ModelFiles::new(std::mem::take(&mut checkpoint.files));
     let estate = successor.map(|program| {
         estate(&app, &socket, &mut inheritance, offered.offer(&options, &plan), program, &events)
@@ -128,7 +129,7 @@ pub async fn serve<S: Future<Output = ()> + Send>(
     let orders = Orders {
         launch: Box::new(launch),
         start,
-        ready: ready_event(&options, &checkpoint, &plan, address),
+        ready: ready_event(&options, &plan, address),
         memory,
         inherited,
         watched: Watched {
@@ -138,10 +139,12 @@ pub async fn serve<S: Future<Output = ()> + Send>(
         },
         rungs: Rungs {
             memory: memory.rungs(),
-            cpu_alone: options.placements.len().saturating_sub(1),
-            placements: options.placements.clone(),
+            cpu_alone: rungs.len().saturating_sub(1),
+            placements: rungs.iter().map(|rung| rung.name.clone()).collect(),
+            gpu: plan.gpu.is_some(),
             quiet: options.recover_after,
         },
+        placements: rungs.into_iter().map(|rung| rung.placement).collect(),
         limits: Limits { stall: options.stall, patience: options.storage_patience },
         files,
         trace: options.expert_trace.clone(),

@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 
 use unfazed_formats::{Checkpoint, Headers};
-use unfazed_plan::{Experts, PAGE_TOKENS, Plan, needs};
+use unfazed_plan::gpu::Rung;
+use unfazed_plan::{Experts, GpuPlan, PAGE_TOKENS, Plan, needs};
 use unfazed_wire::memory::WEIGHTS_OFFSET;
-use unfazed_wire::{ReadyInfo, Start, StreamedExperts, Threads};
+use unfazed_wire::{Gpus, Placement, ReadyInfo, Start, StreamedExperts, Threads};
 
-use crate::events::{EffectiveSettings, Event, Partition, Ready, Sandbox};
+use crate::events::{EffectiveSettings, Event, Gpu, Partition, Ready, Sandbox};
 use crate::supervisor::Sizes;
 use crate::{ServeOptions, ServerError};
 
@@ -58,8 +59,24 @@ pub(super) fn start_message(
         engine: 0,
         troubles: Vec::new(),
         cpu_alone: true,
+        placement: Placement::cpu(checkpoint.config.layers),
+        gpus: plan.gpu.as_ref().map_or_else(Gpus::default, GpuPlan::gpus),
         fault_plan: options.fault_plan.clone(),
     })
+}
+
+/// The ladder of placements: the plan's, or those that the options name, in which the processor computes.
+pub(super) fn rungs(options: &ServeOptions, checkpoint: &Checkpoint, plan: &Plan) -> Vec<Rung> {
+    match &plan.gpu {
+        Some(gpu) => gpu.rungs.clone(),
+        None => {
+            let cpu = |name: &String| Rung {
+                name: name.clone(),
+                placement: Placement::cpu(checkpoint.config.layers),
+            };
+            options.placements.iter().map(cpu).collect()
+        }
+    }
 }
 
 /// How experts are streamed, if they are. The keeper fills in the memory.
@@ -79,11 +96,10 @@ fn streamed(plan: &Plan, policy: &str) -> Option<StreamedExperts> {
 /// What makes the `ready` event once the engine says what it is.
 pub(super) fn ready_event(
     options: &ServeOptions,
-    checkpoint: &Checkpoint,
     plan: &Plan,
     address: SocketAddr,
 ) -> Box<dyn Fn(&ReadyInfo) -> Event + Send> {
-    let (plan, layers) = (plan.clone(), checkpoint.config.layers);
+    let plan = plan.clone();
     let (model, max_queue, api_key) =
         (options.model_id.clone(), options.max_queue, !options.api_keys.is_empty());
     Box::new(move |info| {
@@ -97,18 +113,25 @@ pub(super) fn ready_event(
             port: address.port(),
             host: address.ip().to_string(),
             model: model.clone(),
-            engine: "cpu",
+            engine: info.placement.engine(),
+            gpus: info.gpus.iter().map(Gpu::from).collect(),
             vision: false,
             partition: Partition {
-                strategy: if streamed.is_some() { "ssd_streaming" } else { "cpu" },
+                strategy: match info.placement.engine() {
+                    _ if streamed.is_some() => "ssd_streaming",
+                    "gpu" => "full_gpu",
+                    "cpu" => "cpu",
+                    _ => "layer_partitioned",
+                },
                 overcommit_ratio: if system > 0.0 { required / system } else { 0.0 },
                 model_weight_gb: weights,
                 kv_cache_gb: kv,
                 total_required_gb: required,
                 system_ram_gb: system,
-                gpu_layers: 0,
-                cpu_layers: layers,
-                total_layers: layers,
+                gpu_layers: info.placement.gpu_layers(),
+                cpu_layers: info.placement.cpu_layers(),
+                split_layers: info.placement.split_layers(),
+                total_layers: info.placement.layers.len(),
                 estimated_tok_s: plan.decode.map(|decode| decode.tokens_per_second),
             },
             settings: EffectiveSettings {

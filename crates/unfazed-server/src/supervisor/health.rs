@@ -3,11 +3,13 @@
 use std::time::Instant;
 
 use serde::Serialize;
+use unfazed_wire::ReadyInfo;
 
 use super::cause::Cause;
 use super::life::STEADY;
 use super::troubles::{Ladders, RecentFault};
 use super::{Engine, Exit, Phase};
+use crate::events::Gpu;
 
 /// What the state keeps of it.
 #[derive(Debug, Default)]
@@ -23,11 +25,14 @@ pub(super) struct Standing {
     pub(super) attempt: u32,
     /// When the last engine was ready.
     ready: Option<Instant>,
+    /// What that one computes on.
+    partition: Option<Partition>,
 }
 
 impl Standing {
-    pub(super) fn ready(&mut self, now: Instant) {
+    pub(super) fn ready(&mut self, now: Instant, info: &ReadyInfo) {
         self.ready = Some(now);
+        self.partition = Some(Partition::of(info));
     }
 
     /// The engine took several starts, and has not shown since that it lasts.
@@ -46,6 +51,31 @@ pub(crate) struct LastExit {
     cause: &'static str,
     code: Option<i32>,
     signal: Option<i32>,
+}
+
+/// What the last engine that was ready computes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Partition {
+    engine: &'static str,
+    gpu_layers: usize,
+    cpu_layers: usize,
+    split_layers: usize,
+    total_layers: usize,
+    gpus: Vec<Gpu>,
+}
+
+impl Partition {
+    fn of(info: &ReadyInfo) -> Partition {
+        let placement = &info.placement;
+        Partition {
+            engine: placement.engine(),
+            gpu_layers: placement.gpu_layers(),
+            cpu_layers: placement.cpu_layers(),
+            split_layers: placement.split_layers(),
+            total_layers: placement.layers.len(),
+            gpus: info.gpus.iter().map(Gpu::from).collect(),
+        }
+    }
 }
 
 /// How it goes.
@@ -67,6 +97,7 @@ pub(crate) struct Health {
     restarts: u64,
     last_exit: Option<LastExit>,
     struck_bytes: u64,
+    partition: Option<Partition>,
     ladder: Ladders,
     /// The last faults, the newest first.
     faults: Vec<RecentFault>,
@@ -93,6 +124,7 @@ impl Engine {
             restarts,
             last_exit,
             struck_bytes,
+            partition: standing.partition.clone(),
             ladder: troubles.ladders(),
             faults: troubles.recent(false),
         })

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use unfazed_fault::Backoff;
-use unfazed_wire::{BUILD_ID, ReadyInfo, Start};
+use unfazed_wire::{BUILD_ID, Placement, ReadyInfo, Start};
 
 use super::cause::{Cause, Seen};
 use super::engine::{Engine, Fatal, Phase};
@@ -41,8 +41,10 @@ const POLL: Duration = Duration::from_millis(1);
 /// What the keeper needs to do its work.
 pub(crate) struct Orders {
     pub(crate) launch: Box<dyn Launch>,
-    /// The first message, but for the memory.
+    /// The first message, but for the memory and the placement.
     pub(crate) start: Start,
+    /// What is where, by the placement's rungs.
+    pub(crate) placements: Vec<Placement>,
     pub(crate) memory: Sizes,
     /// What another front left.
     pub(crate) inherited: Parts,
@@ -59,6 +61,14 @@ pub(crate) struct Orders {
     /// Makes the `ready` event.
     pub(crate) ready: Box<dyn Fn(&ReadyInfo) -> Event + Send>,
     pub(crate) metrics: Arc<Metrics>,
+}
+
+impl Orders {
+    /// What is where on a rung.
+    pub(super) fn placement(&self, rung: usize) -> Placement {
+        let last = || self.placements.last().unwrap_or(&self.start.placement);
+        self.placements.get(rung).unwrap_or_else(last).clone()
+    }
 }
 
 /// The running thread. Dropping it ends the engine and waits for the thread.

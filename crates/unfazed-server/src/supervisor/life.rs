@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use unfazed_fault::{Action, Class, Origin};
 use unfazed_formats::checkpoint::FILES_MAX;
 use unfazed_wire::link::{self, LinkError, Receiver, Sender};
-use unfazed_wire::{BUILD_ID, LoadFailure, LoadFault, ReadyInfo, Start, StreamedExperts, ToEngine, ToFront};
+use unfazed_wire::{
+    BUILD_ID, Gpus, LoadFailure, LoadFault, ReadyInfo, Start, StreamedExperts, ToEngine, ToFront,
+};
 
 use super::memory::{self, Given, Memory};
 use super::state::{Pause, Shared};
@@ -266,6 +268,7 @@ impl Talk<'_> {
         let mut state = self.shared.lock();
         let (engine, troubles) = state.troubles.next_engine();
         let cpu_alone = state.troubles.cpu_alone();
+        let placement = self.orders.placement(state.troubles.placement());
         let slots = state.given.open(self.orders.memory.slots_at(state.troubles.memory()));
         drop(state);
         let experts = self.orders.start.experts.clone().map(|experts| {
@@ -277,6 +280,8 @@ impl Talk<'_> {
             engine,
             troubles,
             cpu_alone,
+            gpus: if placement.is_cpu_alone() { Gpus::default() } else { self.orders.start.gpus.clone() },
+            placement,
             pages: self.given.pages,
             weight_memory: self.given.weights.len(),
             kv_memory: self.given.kv.len(),
@@ -313,16 +318,17 @@ impl Talk<'_> {
             if state.stopping {
                 return;
             }
-            state.standing.ready(Instant::now());
+            state.standing.ready(Instant::now(), info);
             !std::mem::replace(&mut state.standing.ever_ready, true)
         };
         self.shared.phase.send_replace(Phase::Ready);
         self.shared.metrics.engine_ready(info);
-        let &ReadyInfo { load_ms, read_bytes, kept_bytes, .. } = info;
+        let &ReadyInfo { load_ms, read_bytes, kept_bytes, ref placement, .. } = info;
+        let (engine, gpu_layers) = (placement.engine(), placement.gpu_layers());
         (self.orders.events)(if first {
             (self.orders.ready)(info)
         } else {
-            Event::EngineReady { load_ms, read_bytes, kept_bytes }
+            Event::EngineReady { load_ms, read_bytes, kept_bytes, engine, gpu_layers }
         });
     }
 }

@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`launch`] | how an engine is started and ended: the program, or a test's own |
+//! | `asked` | questions to the program that may hang or crash it: which GPUs there are |
 //! | `engine` | what the HTTP side holds: submit, follow, leave |
 //! | `state` | what both sides share: journal, link, news |
 //! | `life` | one engine from its start to its end |
@@ -18,6 +19,7 @@
 //! | `health` | how it goes |
 //! | `status` | the same in full, with each request |
 
+mod asked;
 mod cause;
 mod engine;
 mod fate;
@@ -37,6 +39,7 @@ mod status;
 mod troubles;
 mod watchdog;
 
+pub use asked::NoAnswer;
 pub(crate) use cause::{Cause, Seen};
 pub(crate) use engine::{Engine, Fatal, Phase, Refused, Sequence, Unfinished};
 pub(crate) use files::ModelFiles;

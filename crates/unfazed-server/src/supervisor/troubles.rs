@@ -25,6 +25,8 @@ pub(crate) struct Rungs {
     pub(crate) placements: Vec<String>,
     /// The one of them on which the processor computes alone.
     pub(crate) cpu_alone: usize,
+    /// The others have work on a GPU, with memory of its own.
+    pub(crate) gpu: bool,
     /// Names of what memory holds, the most first.
     pub(crate) memory: Vec<String>,
     /// How long it must be quiet before the next rung up.
@@ -44,6 +46,7 @@ pub(super) struct Troubles {
     placement: Ladder,
     /// The placement's rung on which the processor computes alone.
     cpu_alone: usize,
+    gpu: bool,
     memory: Ladder,
     recent: VecDeque<Recent>,
     /// The end of an engine that no other one has made good yet.
@@ -105,6 +108,7 @@ impl Default for Troubles {
             good: 0,
             placement: ladder(),
             cpu_alone: 0,
+            gpu: false,
             memory: ladder(),
             recent: VecDeque::new(),
             unmended: None,
@@ -118,6 +122,7 @@ impl Troubles {
         let longest = rungs.quiet.saturating_mul(LONGEST_QUIET);
         let quiet = Quiet { first: rungs.quiet, longest };
         self.cpu_alone = rungs.cpu_alone;
+        self.gpu = rungs.gpu;
         self.placement = Ladder::new(rungs.placements, quiet);
         self.memory = Ladder::new(rungs.memory, quiet);
     }
@@ -129,7 +134,7 @@ impl Troubles {
     }
 
     /// Rung of the placement.
-    fn placement(&self) -> usize {
+    pub(super) fn placement(&self) -> usize {
         self.placement.rung()
     }
 
@@ -235,6 +240,8 @@ impl Troubles {
     fn step_down(&mut self, class: Class) -> Option<Event> {
         let now = self.begun.elapsed();
         let memory = match class {
+            // Less of ours makes no room on a GPU.
+            Class::OutOfMemory if self.gpu && !self.cpu_alone() => None,
             Class::OutOfMemory | Class::OutOfMemoryKilled => self.memory.step_down(class, now),
             _ => None,
         };
@@ -362,6 +369,7 @@ mod tests {
         troubles.set_up(Rungs {
             placements: names(&["device", "cpu"]),
             cpu_alone: 1,
+            gpu: false,
             memory: names(&["full", "half", "least"]),
             quiet: Duration::ZERO,
         });
@@ -396,6 +404,25 @@ mod tests {
         assert!(matches!(troubles.climb(), Some(Event::Recovered { ladder: Some("placement"), .. })));
         assert!(matches!(troubles.climb(), Some(Event::Recovered { ladder: Some("memory"), .. })));
         assert!(troubles.climb().is_none() && !troubles.is_degraded());
+    }
+
+    #[test]
+    fn memory_of_a_gpu_that_ran_out_takes_layers_off_it_before_memory_of_ours() {
+        let mut troubles = Troubles::default();
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        troubles.set_up(Rungs {
+            placements: names(&["gpu:16", "gpu:8", "cpu"]),
+            cpu_alone: 2,
+            gpu: true,
+            memory: names(&["full", "half"]),
+            quiet: Duration::ZERO,
+        });
+        let mut to = || match &troubles.reported(report(Class::OutOfMemory, Action::StepDown, 1))[..] {
+            [_, Event::Degraded { ladder, to, .. }] => (*ladder, to.clone()),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([to(), to()], [("placement", "gpu:8".to_owned()), ("placement", "cpu".to_owned())]);
+        assert_eq!(to(), ("memory", "half".to_owned()));
     }
 
     #[test]

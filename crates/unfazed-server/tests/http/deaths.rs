@@ -76,7 +76,8 @@ async fn a_stream_over_a_death_has_its_tokens_once_each() {
     assert_eq!((&exit["code"], &exit["signal"], &exit["cause"]), (&json!(3), &Value::Null, &json!("code")));
     assert_eq!((&exit["requests"], &exit["failed_requests"]), (&json!(1), &json!(0)));
     assert!(events.contains(&Event::EngineRestart { attempt: 1, wait_ms: 0 }), "{events:?}");
-    let ready = Event::EngineReady { load_ms: 1.5, read_bytes: 0, kept_bytes: 2_000 };
+    let ready =
+        Event::EngineReady { load_ms: 1.5, read_bytes: 0, kept_bytes: 2_000, engine: "cpu", gpu_layers: 0 };
     assert!(events.contains(&ready), "{events:?}");
     assert!(!events.iter().any(|event| matches!(event, Event::Ready(_))), "ready comes once");
     let resumed = Event::RequestResumed { request: 0, tokens: 3, kept_positions: 2, missing_positions: 2 };

@@ -318,6 +318,7 @@ impl Life<'_> {
             }));
             return Err(1);
         }
+        let placement = start.placement.clone();
         self.take(*start, descriptors);
         if matches!(self.control.boot, Boot::TroubledSecond) && self.number == 2 {
             let (fault, message) = (LoadFault::Machine, "the disk is on fire".to_owned());
@@ -343,6 +344,8 @@ impl Life<'_> {
             read_bytes: if self.number == 1 { 2_000 } else { 0 },
             kept_bytes: if self.number == 1 { 0 } else { 2_000 },
             sandbox: SandboxInfo::default(),
+            placement,
+            gpus: Vec::new(),
         };
         let loading = [0, 10].map(|done| ToFront::Loading { done, total: 10 });
         loading

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use unfazed_device::{Batch, Class, Device, DeviceError, Generation, PageId, PageSpan, StepOutput};
+use unfazed_device::{Batch, Class, Device, DeviceError, Generation, PageId, PageSpan, Part, StepOutput};
 use unfazed_engine::Limits;
 use unfazed_formats::config::{ExpertConfig, RopeConfig};
 use unfazed_store::experts::LayerExperts;
@@ -66,11 +66,11 @@ impl Device for ToyDevice {
     type Vector = ();
     type Experts = ();
 
-    fn load_matrix(&mut self, _: &MatrixSource) -> Result<(), DeviceError> {
+    fn load_matrix(&mut self, _: Part, _: &MatrixSource) -> Result<(), DeviceError> {
         Ok(())
     }
 
-    fn load_vector(&mut self, _: &VectorSource) -> Result<(), DeviceError> {
+    fn load_vector(&mut self, _: Part, _: &VectorSource) -> Result<(), DeviceError> {
         Ok(())
     }
 

@@ -1,11 +1,15 @@
 //! `unfazed engine`: the process that computes. The server starts it with a socket as standard input; it ends when
 //! that socket does.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Args;
 use unfazed_engine::EngineError;
 
+use crate::adapters::Answer;
+use crate::failure::OutputClosed;
 use crate::flags::{LogFlags, SandboxFlags};
 use crate::logging;
 use crate::stderr::Stderr;
@@ -15,6 +19,10 @@ const PANICKED: u8 = 101;
 
 #[derive(Debug, Args)]
 pub(crate) struct EngineArgs {
+    /// Write what GPUs there are as JSON, and end
+    #[arg(long)]
+    adapters: bool,
+
     #[command(flatten)]
     log: LogFlags,
 
@@ -24,6 +32,11 @@ pub(crate) struct EngineArgs {
 
 pub(crate) fn run(args: &EngineArgs, stderr: &Stderr) -> anyhow::Result<ExitCode> {
     logging::start(&args.log, logging::SERVER, stderr)?;
+    if args.adapters {
+        let answer = serde_json::to_vec(&Answer::of_drivers())?;
+        io::stdout().write_all(&answer).context(OutputClosed)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let socket = unfazed_wire::link::from_stdin()?;
     prefer_for_oom_kill();
     let locked = args.sandbox.locked();

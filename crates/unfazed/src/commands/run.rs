@@ -65,7 +65,7 @@ pub(crate) struct RunArgs {
 #[command(next_help_heading = "Running server")]
 struct ServerFlags {
     /// Talk to the server at this address instead of loading a model
-    #[arg(long, value_name = "URL", conflicts_with_all = ["model", "context", "parallel", "prefill_chunk", "kv_type", "cache_type_k", "cache_type_v", "memory", "expert_cache", "stream_experts", "expert_policy", "expert_trace", "strict", "isa", "threads", "threads_batch", "cpu_mask", "cpu_range", "pin", "sandbox"])]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["model", "context", "parallel", "prefill_chunk", "kv_type", "cache_type_k", "cache_type_v", "memory", "expert_cache", "stream_experts", "gpu", "gpu_layers", "cpu_moe", "n_cpu_moe", "split", "gpu_budget_ms", "gpu_host_copy", "expert_policy", "expert_trace", "strict", "isa", "threads", "threads_batch", "cpu_mask", "cpu_range", "pin", "sandbox"])]
     url: Option<String>,
 
     /// Key for that server [default: UNFAZED_API_KEY]

@@ -238,7 +238,7 @@ pub(crate) fn run(args: &ServeArgs, stderr: &Stderr) -> anyhow::Result<ExitCode>
     let mut waited = false;
     let _gpu_lock = match &taken_over {
         Some(_) => None,
-        None => args.gpu_lock.take("unfazed serve", |held| {
+        None => args.gpu_lock.take("unfazed serve", prepared.uses_real_gpu(), |held| {
             waited = true;
             sink(report::gpu_lock_wait(held));
         })?,

@@ -15,7 +15,7 @@ const SECRETS: [&str; 1] = ["--api-key"];
 #[command(next_help_heading = "GPU")]
 pub(crate) struct GpuLockFlags {
     /// One process at a time on this machine gives work to a GPU; wait: for the one that has it, fail: end if there is one, off:
-    /// take no lock, auto: wait where this program computes on a GPU (it does not yet, so auto takes none)
+    /// take no lock, auto: wait where this program puts layers on a GPU that is no processor
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     gpu_lock: GpuLockWhen,
 }
@@ -29,18 +29,27 @@ enum GpuLockWhen {
 }
 
 impl GpuLockFlags {
-    /// Takes the lock, if it is to be taken, for this process and all that it starts from now on. `tell` hears whom it waits for;
+    /// `real_gpu`: layers are put on a GPU that is no processor. Takes the lock, if it is to be taken, for this process and all that it starts from now on. `tell` hears whom it waits for;
     /// Ctrl-C ends the program meanwhile.
     ///
     /// # Errors
     ///
     /// Another process has it and this one does not wait; no lock can be had here.
-    pub(crate) fn take(&self, label: &str, tell: impl FnMut(&Held)) -> anyhow::Result<Option<GpuLock>> {
+    pub(crate) fn take(
+        &self,
+        label: &str,
+        real_gpu: bool,
+        tell: impl FnMut(&Held),
+    ) -> anyhow::Result<Option<GpuLock>> {
         let files = || {
             LockFiles::of_machine(ANY_ADAPTER, std::env::home_dir().as_deref(), |name| std::env::var_os(name))
         };
         let who = Who { label: label.to_owned(), cmdline: command_line(std::env::args_os()) };
-        let lock = match self.gpu_lock {
+        let when = match self.gpu_lock {
+            GpuLockWhen::Auto if real_gpu => GpuLockWhen::Wait,
+            when => when,
+        };
+        let lock = match when {
             GpuLockWhen::Auto | GpuLockWhen::Off => return Ok(None),
             GpuLockWhen::Wait => GpuLock::wait(&files()?, &who, tell)?,
             GpuLockWhen::Fail => match take_unless_held(&files()?, &who) {

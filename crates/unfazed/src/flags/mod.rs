@@ -3,12 +3,14 @@
 //! | file | what |
 //! |---|---|
 //! | `mod.rs` | the model, logs |
+//! | `gpu.rs` | layers on GPUs |
 //! | `gpu_lock.rs` | the machine-wide lock of a GPU |
 //! | `memory.rs` | memory, experts in it, types of keys and values |
 //! | `sandbox.rs` | rights that the engine gives up |
 //! | `threads.rs` | compute threads and their processors |
 //! | `words.rs` | the words of other servers for these flags |
 
+mod gpu;
 mod gpu_lock;
 mod memory;
 mod sandbox;
@@ -26,6 +28,7 @@ use unfazed_plan::{Settings, Tokens};
 
 use self::memory::{Choice, chosen};
 
+pub(crate) use gpu::{GpuChoice, GpuFlags};
 pub(crate) use gpu_lock::GpuLockFlags;
 pub(crate) use memory::{CacheFlags, ExpertFlags, MemoryFlags};
 pub(crate) use sandbox::SandboxFlags;
@@ -67,6 +70,9 @@ pub(crate) struct ModelFlags {
     pub(crate) experts: ExpertFlags,
 
     #[command(flatten)]
+    pub(crate) gpu: GpuFlags,
+
+    #[command(flatten)]
     pub(crate) threads: ThreadFlags,
 }
 
@@ -80,6 +86,7 @@ impl ModelFlags {
             threads: self.threads.threads,
             batch_threads: self.threads.threads_batch,
             cache: self.cache.types(),
+            gpu: self.gpu.settings(),
             ..self.memory.settings()
         }
     }

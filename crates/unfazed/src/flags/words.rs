@@ -25,7 +25,7 @@ enum Unit {
 struct Word(&'static str, &'static str, Unit);
 
 /// Words of llama.cpp, ik_llama.cpp, SwiftLM, Strata, ds4, colibri, oMLX, mlx-lm and mistral.rs.
-const WORDS: [Word; 26] = [
+const WORDS: [Word; 35] = [
     Word("--ctx-size", "--context", Unit::Same),
     Word("--ctx", "--context", Unit::Same),
     Word("--max-context", "--context", Unit::Same),
@@ -51,6 +51,15 @@ const WORDS: [Word; 26] = [
     Word("--moe-stream-cache", "--expert-cache", Unit::SlotsOrSize),
     Word("--ssd-streaming-cache-experts", "--expert-cache", Unit::Same),
     Word("--resident-budget-gib", "--expert-cache", Unit::Gibibytes),
+    Word("-ngl", "--gpu-layers", Unit::Same),
+    Word("--n-gpu-layers", "--gpu-layers", Unit::Same),
+    Word("-cmoe", "--cpu-moe", Unit::Same),
+    Word("-ncmoe", "--n-cpu-moe", Unit::Same),
+    Word("-ts", "--split", Unit::Same),
+    Word("--tensor-split", "--split", Unit::Same),
+    Word("-mg", "--gpu", Unit::Same),
+    Word("--main-gpu", "--gpu", Unit::Same),
+    Word("--gpus", "--gpu", Unit::Same),
     Word("--ssd-streaming", "--stream-experts", Unit::On),
     Word("--moe-stream", "--stream-experts", Unit::On),
 ];
@@ -127,7 +136,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     use clap::{Args, Command, FromArgMatches};
-    use unfazed_plan::{Bytes, ExpertCache, Settings, StreamExperts, Tokens};
+    use unfazed_plan::{
+        Bytes, CpuMoe, ExpertCache, GpuLayers, GpuSettings, HostCopy, Settings, StreamExperts, Tokens,
+    };
 
     use super::*;
     use crate::flags::ModelFlags;
@@ -153,6 +164,8 @@ mod tests {
         let memory = |bytes| Settings { memory: Some(Bytes(bytes)), ..none };
         let slots = |slots| Settings { expert_cache: Some(ExpertCache::Slots(slots)), ..none };
         let cache = |bytes| Settings { expert_cache: Some(ExpertCache::Bytes(Bytes(bytes))), ..none };
+        let no_gpu = GpuSettings::default();
+        let gpu = |gpu| Settings { gpu, ..none };
         let parallel = Settings { parallel: Some(4), ..none };
         let stream = |stream_experts| Settings { stream_experts, ..none };
         let kept = |keys: &str, values: &str| {
@@ -205,6 +218,23 @@ mod tests {
             ("--kv int8", kept("q8_0", "q8_0")),
             ("--kv q4_0", kept("q4_0", "q4_0")),
             ("--kv k8v4", kept("q8_0", "q4_0")),
+            ("--gpu-layers 20", gpu(GpuSettings { layers: GpuLayers::Count(20), ..no_gpu })),
+            ("--gpu-layers auto", none),
+            ("--gpu-layers -1", none),
+            ("-ngl 99", gpu(GpuSettings { layers: GpuLayers::Count(99), ..no_gpu })),
+            ("-ngl all", gpu(GpuSettings { layers: GpuLayers::All, ..no_gpu })),
+            ("--n-gpu-layers 0", gpu(GpuSettings { layers: GpuLayers::Count(0), ..no_gpu })),
+            ("--cpu-moe", gpu(GpuSettings { cpu_moe: CpuMoe::All, ..no_gpu })),
+            ("-cmoe", gpu(GpuSettings { cpu_moe: CpuMoe::All, ..no_gpu })),
+            ("-ncmoe 3", gpu(GpuSettings { cpu_moe: CpuMoe::First(3), ..no_gpu })),
+            ("--n-cpu-moe 0", none),
+            ("-ts 3,1", gpu(GpuSettings { split: "3,1".parse().ok(), ..no_gpu })),
+            ("--tensor-split 3,1", gpu(GpuSettings { split: "3,1".parse().ok(), ..no_gpu })),
+            ("-mg 1", none),
+            ("--main-gpu 1", none),
+            ("--gpus 0,1", none),
+            ("--gpu-budget-ms 20", gpu(GpuSettings { budget_ms: 20, ..no_gpu })),
+            ("--gpu-host-copy off", gpu(GpuSettings { host_copy: HostCopy::Off, ..no_gpu })),
             ("--strict", Settings { strict: true, ..none }),
             ("-tb 3", Settings { batch_threads: Some(3), ..none }),
         ]

@@ -202,6 +202,7 @@ mod tests {
             sequence: *sequence,
             position: *position,
             logits: i % 2 == 1,
+            generated: false,
         };
         Batch {
             rows: rows.iter().enumerate().map(row).collect(),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use unfazed_device::CpuDevice;
+use unfazed_device::PlacedDevice;
 use unfazed_engine::Engine;
 use unfazed_wire::memory::mix;
 use unfazed_wire::{RequestId, Sampling, Submit, ToEngine, ToFront};
@@ -12,7 +12,7 @@ use super::workload::Workload;
 
 /// A loaded model that is measured.
 pub(super) struct Measured {
-    engine: Engine<CpuDevice>,
+    engine: Engine<PlacedDevice>,
     vocab: usize,
     next: u64,
     temperature: f32,
@@ -34,7 +34,7 @@ struct Standing {
 impl Measured {
     /// `streams`: experts are read when they are needed. Then it matters what answers say: as in llama-bench each token is
     /// any token, where the likeliest ones would soon repeat themselves and find all of their experts.
-    pub(super) fn new(engine: Engine<CpuDevice>, vocab: usize, streams: bool) -> Measured {
+    pub(super) fn new(engine: Engine<PlacedDevice>, vocab: usize, streams: bool) -> Measured {
         Measured { engine, vocab, next: 0, temperature: if streams { ANY_TOKEN } else { 0.0 } }
     }
 

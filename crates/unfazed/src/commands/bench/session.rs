@@ -20,6 +20,7 @@ use super::record::Record;
 use super::streaming::Streaming;
 use super::workload::Workload;
 use super::{BenchArgs, Test, kernels};
+use crate::adapters::Found;
 use crate::commands::calibrate;
 use crate::failure::OutputClosed;
 use crate::flags::{Placement, ProcessorFlags};
@@ -139,7 +140,7 @@ impl Session<'_> {
             cache: self.args.cache.types(),
             ..self.args.memory.settings()
         };
-        let machine = machine::for_plan(self.placement, self.isa, checkpoint)?;
+        let machine = machine::for_plan(self.placement, self.isa, checkpoint, Found::default())?;
         let plan = launch::plan(checkpoint, &machine, &settings)?;
         let pages = works
             .iter()

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use unfazed_host::audit::Given;
+use unfazed_host::audit::{Adapter, Adapters, Given};
 use unfazed_host::calibration::{self, Calibration};
 use unfazed_host::disk::{self, Disk};
 use unfazed_host::disk_rates::DiskRates;
@@ -16,7 +16,7 @@ use unfazed_wire::memory::{Access, Mapping, Segment};
 
 use super::storage::Storage;
 use crate::flags::Placement;
-use crate::machine;
+use crate::{adapters, machine};
 
 /// A piece of memory that can be one huge page.
 const HUGE_PAGE: usize = 2 << 20;
@@ -34,7 +34,22 @@ pub(super) fn given(storage: Option<&Storage>) -> Given {
             Some(storage) => (storage.place(), Ok(storage.measured())),
             None => ("this folder".to_owned(), this_folder()),
         },
+        adapters: adapters(),
     }
+}
+
+/// What GPUs there are.
+fn adapters() -> Result<Adapters, String> {
+    let answer = adapters::ask().map_err(|error| format!("{error:#}"))?;
+    let all = answer.adapters.into_iter().map(|adapter| Adapter {
+        name: adapter.name,
+        driver: adapter.driver,
+        backend: adapter.backend,
+        software: adapter.software,
+        memory: adapter.memory,
+        free: adapter.free,
+    });
+    Ok(Adapters { no_loader: answer.no_loader, all: all.collect() })
 }
 
 /// Makes a ring that can only read, as an engine does.

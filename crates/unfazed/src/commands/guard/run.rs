@@ -155,7 +155,8 @@ pub(super) fn run(args: &RunArgs, stderr: &Stderr) -> anyhow::Result<ExitCode> {
     options.replay = Duration::from_secs(args.watch.replay_seconds);
     let sink = report::sink(events.clone(), None, stderr.clone(), open);
     // Held until the server has ended; the server has it too, and keeps it if it does not end.
-    let _gpu_lock = args.gpu_lock.take("unfazed guard run", |held| sink(report::gpu_lock_wait(held)))?;
+    let _gpu_lock =
+        args.gpu_lock.take("unfazed guard run", false, |held| sink(report::gpu_lock_wait(held)))?;
     let runtime = tokio::runtime::Runtime::new().context("cannot start the guard's threads")?;
     // On this thread, which lives as long as the guard: the server ends with the thread that started it.
     let ended = runtime.block_on(async {

@@ -1,9 +1,10 @@
 //! The plan for programs. Keys never change their meaning; docs/plan.md describes them.
 
 use serde::Serialize;
+use unfazed_plan::gpu::GpuPool;
 use unfazed_plan::machine::{Pool, PoolKind};
 use unfazed_plan::refusal::{Condition, Part, PartName, Suggestion};
-use unfazed_plan::{Experts, PAGE_TOKENS, Plan, Prediction, Refusal};
+use unfazed_plan::{Experts, GpuPlan, PAGE_TOKENS, Plan, Prediction, Refusal};
 
 use super::Planned;
 
@@ -34,7 +35,8 @@ struct Model<'a> {
 
 #[derive(Serialize)]
 struct Accepted<'a> {
-    pools: [PoolReport<'a>; 1],
+    pools: Vec<PoolReport<'a>>,
+    gpu: Option<GpuReport<'a>>,
     settings: Settings,
     kv: Kv,
     experts: Option<ExpertReport>,
@@ -47,11 +49,33 @@ struct Accepted<'a> {
 #[derive(Serialize)]
 struct PoolReport<'a> {
     kind: PoolKind,
-    total_bytes: u64,
-    free_bytes: u64,
+    name: Option<&'a str>,
+    total_bytes: Option<u64>,
+    free_bytes: Option<u64>,
     bound: Option<&'a str>,
-    budget_bytes: u64,
+    budget_bytes: Option<u64>,
     parts: Vec<PartReport>,
+}
+
+#[derive(Serialize)]
+struct GpuReport<'a> {
+    adapters: Vec<GpuAdapterReport<'a>>,
+    gpu_layers: usize,
+    cpu_layers: usize,
+    split_layers: usize,
+    output: bool,
+    ladder: Vec<&'a str>,
+    budget_ms: u32,
+    host_copy: bool,
+}
+
+#[derive(Serialize)]
+struct GpuAdapterReport<'a> {
+    number: usize,
+    name: &'a str,
+    software: bool,
+    unified: bool,
+    layers: usize,
 }
 
 #[derive(Serialize)]
@@ -121,6 +145,7 @@ struct Speed {
     compute_ms: f64,
     memory_ms: f64,
     disk_ms: f64,
+    gpu_ms: f64,
 }
 
 #[derive(Serialize)]
@@ -168,15 +193,18 @@ fn accepted(plan: &Plan) -> Accepted<'_> {
         row_bytes: section.row.0,
         rows: section.rows,
     };
+    let own = PoolReport {
+        kind: *kind,
+        name: None,
+        total_bytes: Some(total.0),
+        free_bytes: Some(free.0),
+        bound: bound.as_deref(),
+        budget_bytes: Some(plan.budget.0),
+        parts: parts(&plan.parts()),
+    };
     Accepted {
-        pools: [PoolReport {
-            kind: *kind,
-            total_bytes: total.0,
-            free_bytes: free.0,
-            bound: bound.as_deref(),
-            budget_bytes: plan.budget.0,
-            parts: parts(&plan.parts()),
-        }],
+        pools: [own].into_iter().chain(plan.gpu.iter().flat_map(|gpu| &gpu.pools).map(gpu_pool)).collect(),
+        gpu: plan.gpu.as_ref().and_then(gpu),
         settings: Settings {
             context: plan.context.0,
             parallel: plan.parallel,
@@ -197,6 +225,40 @@ fn accepted(plan: &Plan) -> Accepted<'_> {
         decode: plan.decode.map(speed),
         notes: &plan.notes,
     }
+}
+
+fn gpu_pool(pool: &GpuPool) -> PoolReport<'_> {
+    let free = pool.free.or(pool.total);
+    PoolReport {
+        kind: PoolKind::Gpu,
+        name: Some(&pool.name),
+        total_bytes: pool.total.map(|bytes| bytes.0),
+        free_bytes: pool.free.map(|bytes| bytes.0),
+        bound: None,
+        budget_bytes: free.map(|bytes| bytes.0),
+        parts: parts(&pool.parts),
+    }
+}
+
+fn gpu(plan: &GpuPlan) -> Option<GpuReport<'_>> {
+    let placement = plan.placement()?;
+    let adapters = plan.pools.iter().map(|pool| GpuAdapterReport {
+        number: pool.number,
+        name: &pool.name,
+        software: pool.software,
+        unified: pool.unified,
+        layers: pool.layers,
+    });
+    Some(GpuReport {
+        adapters: adapters.collect(),
+        gpu_layers: placement.gpu_layers(),
+        cpu_layers: placement.cpu_layers(),
+        split_layers: placement.split_layers(),
+        output: placement.output.is_gpu(),
+        ladder: plan.rungs.iter().map(|rung| rung.name.as_str()).collect(),
+        budget_ms: plan.budget_ms,
+        host_copy: plan.host_copy,
+    })
 }
 
 fn parts(parts: &[Part]) -> Vec<PartReport> {
@@ -230,6 +292,7 @@ fn speed(prediction: Prediction) -> Speed {
         compute_ms: prediction.compute_seconds * 1e3,
         memory_ms: prediction.memory_seconds * 1e3,
         disk_ms: prediction.disk_seconds * 1e3,
+        gpu_ms: prediction.gpu_seconds * 1e3,
     }
 }
 

@@ -17,6 +17,7 @@ use clap::Args;
 use unfazed_formats::Checkpoint;
 use unfazed_plan::{Plan, Refusal, Weights};
 
+use crate::adapters::Found;
 use crate::failure::OutputClosed;
 use crate::flags::{LogFlags, ModelFlags};
 use crate::stderr::Stderr;
@@ -57,7 +58,9 @@ pub(crate) fn run(args: &PlanArgs, stderr: &Stderr) -> anyhow::Result<ExitCode> 
     logging::start(&args.log, logging::CHAT, stderr)?;
     let checkpoint = &model::open(args.model.model.as_deref())?;
     let placement = args.model.threads.processors.placement()?;
-    let machine = &machine::for_plan(&placement, machine::isa(args.model.isa.as_deref())?, checkpoint)?;
+    let found = Found::find(args.model.gpu.choice(), args.model.gpu.settings().split)?;
+    let isa = machine::isa(args.model.isa.as_deref())?;
+    let machine = &machine::for_plan(&placement, isa, checkpoint, found)?;
     let weights = Weights::of(&checkpoint.config, checkpoint.tensors.values());
     let outcome = unfazed_plan::plan(&checkpoint.config, &weights, machine, &args.model.settings());
     let planned = Planned { checkpoint, machine, outcome };

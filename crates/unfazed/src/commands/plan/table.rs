@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use unfazed_plan::machine::PoolKind;
-use unfazed_plan::{Bytes, Experts, Plan, Prediction};
+use unfazed_plan::{Bytes, Experts, GpuPlan, Plan, Prediction};
 
 use super::Planned;
 
@@ -24,6 +24,9 @@ fn write(out: &mut String, planned: &Planned<'_>, plan: &Plan) -> std::fmt::Resu
     write_parts(out, plan)?;
     if let Some(experts) = &plan.experts {
         write_experts(out, experts)?;
+    }
+    if let Some(gpu) = &plan.gpu {
+        write_gpus(out, gpu)?;
     }
     write_settings(out, plan)?;
     write_speeds(out, planned, plan)?;
@@ -53,7 +56,7 @@ fn write_head(out: &mut String, planned: &Planned<'_>, plan: &Plan) -> std::fmt:
         (None, false) => "free now".to_owned(),
     };
     let kind = match plan.memory.kind {
-        PoolKind::Memory => "",
+        PoolKind::Memory | PoolKind::Gpu => "",
         PoolKind::Unified => ", shared with the GPU",
     };
     wrap(out, "Memory: ", &format!("{} of {}, {bound}{kind}", plan.budget, plan.memory.total))?;
@@ -114,6 +117,43 @@ fn write_experts(out: &mut String, experts: &Experts) -> std::fmt::Result {
     Ok(())
 }
 
+/// Each GPU's pool, and where layers are.
+fn write_gpus(out: &mut String, gpu: &GpuPlan) -> std::fmt::Result {
+    for pool in &gpu.pools {
+        // Names come from drivers.
+        let name: String = pool.name.chars().filter(|c| !c.is_control()).take(COLUMNS / 2).collect();
+        let memory =
+            pool.free.or(pool.total).map_or("memory unknown".to_owned(), |free| format!("{free} free"));
+        let shared = if pool.unified { ", shared with the processor" } else { "" };
+        let kind = if pool.software { ", a processor that acts as a GPU" } else { "" };
+        let text = format!("{} {name}{kind}, {memory}{shared}: {} layers", pool.number, pool.layers);
+        wrap(out, "GPU:    ", &text)?;
+        out.push('\n');
+        writeln!(out, "| on the GPU       |       size |")?;
+        writeln!(out, "| ---------------- | ---------: |")?;
+        for part in &pool.parts {
+            writeln!(out, "| {:16} | {:>10} |", part.part.text(), part.bytes.to_string())?;
+        }
+        out.push('\n');
+    }
+    let Some(placement) = gpu.placement() else { return Ok(()) };
+    let experts = match placement.split_layers() {
+        0 => String::new(),
+        layers => format!(", of {layers} of them the attention alone"),
+    };
+    let output = if placement.output.is_gpu() { " and the output" } else { "" };
+    let ladder: Vec<&str> = gpu.rungs.iter().skip(1).map(|rung| rung.name.as_str()).collect();
+    let text = format!(
+        "{} of {} layers{output} are on the GPU{experts}. After faults: {}.",
+        placement.gpu_layers(),
+        placement.layers.len(),
+        ladder.join(", then ")
+    );
+    wrap(out, "", &text)?;
+    out.push('\n');
+    Ok(())
+}
+
 fn write_settings(out: &mut String, plan: &Plan) -> std::fmt::Result {
     let types = (plan.cache.keys.name(), plan.cache.values.name());
     let rows = [
@@ -139,6 +179,10 @@ fn write_speeds(out: &mut String, planned: &Planned<'_>, plan: &Plan) -> std::fm
         write_speed(out, "prefill", &prefill)?;
         write_speed(out, "decode", &decode)?;
         out.push('\n');
+        if decode.gpu_seconds > 0.0 {
+            let (prompt, one) = (duration(prefill.gpu_seconds), duration(decode.gpu_seconds));
+            wrap(out, "", &format!("The GPU takes {prompt} and {one} of that, one device after the other."))?;
+        }
         let floor = if plan.streams() {
             " Prompts with favourite experts are faster: here each is taken as likely as any other."
         } else {
@@ -146,7 +190,9 @@ fn write_speeds(out: &mut String, planned: &Planned<'_>, plan: &Plan) -> std::fm
         };
         return wrap(out, "", &format!("Times are for a step of {} rows, and of one.{floor}", prefill.rows));
     }
-    let why = if planned.machine.rates.is_empty() {
+    let why = if plan.gpu.is_some() && !planned.machine.rates.is_empty() {
+        "how fast the GPU is is not known."
+    } else if planned.machine.rates.is_empty() {
         "this machine has not been measured: `unfazed calibrate` does that."
     } else {
         "the model's disk has not been measured: `unfazed doctor --storage MODEL` does that."
