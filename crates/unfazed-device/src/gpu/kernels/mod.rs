@@ -21,7 +21,7 @@
 //! | `grouped.rs` | feed-forward networks of many rows |
 //! | `attend_prompt/` | attention of many rows of a sequence, taken together |
 //! | `top.rs` | the largest logits of rows |
-//! | `receipt.rs` | proof that a command buffer ran, after all before it and on the data that was meant |
+//! | `receipt.rs` | the proof that work ran |
 
 mod activations;
 pub mod attend_decode;

@@ -61,12 +61,13 @@ pub enum TopPass {
 /// After the last pass the results of a row, `[64]`, descend; of equals the lower id comes first. What is no number or infinite
 /// comes as a NaN, before all others. If there are fewer than 64 candidates, the id of the rest is `u32::MAX`.
 pub fn top(pass: TopPass) -> Kernel {
-    let (name, element, read) = match pass {
-        TopPass::First => ("first", "f32", "return vec2<u32>(key(bitcast<u32>(candidates[row + i])), i);"),
+    let (name, element, key, id) = match pass {
+        TopPass::First => ("first", "f32", "key(bitcast<u32>(candidates[i]))", "i % place.candidates"),
         TopPass::Later => (
             "later",
             "vec2<u32>",
-            "let c = candidates[row + i]; return vec2<u32>(select(key(c.x), 0u, c.x == 0xffffffffu), c.y);",
+            "select(key(candidates[i].x), 0u, candidates[i].x == 0xffffffffu)",
+            "candidates[i].y",
         ),
     };
     let source = format!(
@@ -75,7 +76,8 @@ struct Place {{ candidates: u32 }}
 var<immediate> place: Place;
 @group(0) @binding(0) var<storage, read> candidates: array<{element}>;
 @group(0) @binding(1) var<storage, read_write> found: array<vec2<u32>>;
-fn candidate(row: u32, i: u32) -> vec2<u32> {{ {read} }}
+fn candidate(i: u32) -> u32 {{ return {key}; }}
+fn id_of(i: u32) -> u32 {{ return {id}; }}
 {KEYS}{}",
         MAIN.replace("LOADS", &loads())
     );
@@ -87,17 +89,16 @@ fn loads() -> String {
     let mut text = String::new();
     for i in 0..CHUNK / 256 {
         let _ = writeln!(text, "    let at{i} = group.x * 4096u + t + {}u;", i * 256);
-        let _ = writeln!(text, "    let c{i} = candidate(row, min(at{i}, place.candidates - 1u));");
+        let _ = writeln!(text, "    let c{i} = candidate(row + min(at{i}, place.candidates - 1u));");
     }
     for i in 0..CHUNK / 256 {
-        let _ = writeln!(text, "    put(t + {}u, select(NOTHING, c{i}, at{i} < place.candidates));", i * 256);
+        let _ = writeln!(text, "    put(t + {}u, select(0u, c{i}, at{i} < place.candidates));", i * 256);
     }
     text
 }
 
 /// Integers in the order of the floats: zeros are equal, what is no finite number is above all. Nothing is 0.
 const KEYS: &str = "
-const NOTHING = vec2<u32>(0u, 0xffffffffu);
 fn key(bits: u32) -> u32 {
     if ((bits & 0x7f800000u) == 0x7f800000u) { return 0xffffffffu; }
     if ((bits & 0x80000000u) == 0u) { return bits | 0x80000000u; }
@@ -113,17 +114,14 @@ fn value(key: u32) -> u32 {
 /// A thread has sixteen neighbours. `keys` has one word between those of two threads, for the banks.
 const MAIN: &str = "
 var<workgroup> keys: array<u32, 4352>;
-var<workgroup> ids: array<u32, 4352>;
-var<workgroup> counts: array<atomic<u32>, 256>;
+// Of each 32 threads, that they wait for each other less.
+var<workgroup> counts: array<atomic<u32>, 2048>;
 var<workgroup> sums: array<u32, 256>;
 var<workgroup> sixteens: array<u32, 16>;
 var<workgroup> border: vec2<u32>;
 var<workgroup> chosen: array<vec2<u32>, 64>;
 
-fn put(i: u32, c: vec2<u32>) {
-    keys[i / 16u * 17u + i % 16u] = c.x;
-    ids[i / 16u * 17u + i % 16u] = c.y;
-}
+fn put(i: u32, key: u32) { keys[i / 16u * 17u + i % 16u] = key; }
 
 // Sums from each thread's number to the first one's.
 fn add_up(t: u32, mine: u32) {
@@ -154,14 +152,15 @@ LOADS    // Digits of the 64th largest, the first one first: how many are above 
     var wanted = 64u;
     for (var digit = 0u; digit < 4u; digit++) {
         let shift = 24u - 8u * digit;
-        atomicStore(&counts[t], 0u);
+        for (var i = 0u; i < 8u; i++) { atomicStore(&counts[i * 256u + t], 0u); }
         workgroupBarrier();
         for (var i = 0u; i < 16u; i++) {
             let k = keys[t * 17u + i];
-            if (digit == 0u || (k >> (shift + 8u)) == prefix) { atomicAdd(&counts[255u - ((k >> shift) & 255u)], 1u); }
+            if (digit == 0u || (k >> (shift + 8u)) == prefix) { atomicAdd(&counts[t / 32u * 256u + 255u - ((k >> shift) & 255u)], 1u); }
         }
         workgroupBarrier();
-        let mine = atomicLoad(&counts[t]);
+        var mine = 0u;
+        for (var i = 0u; i < 8u; i++) { mine += atomicLoad(&counts[i * 256u + t]); }
         add_up(t, mine);
         if (sums[t] >= wanted && sums[t] - mine < wanted) { border = vec2<u32>(255u - t, sums[t] - mine); }
         workgroupBarrier();
@@ -182,7 +181,8 @@ LOADS    // Digits of the 64th largest, the first one first: how many are above 
     var at_equal = (sums[t] & 0xffffu) - equal;
     for (var i = 0u; i < 16u; i++) {
         let k = keys[t * 17u + i];
-        let c = vec2<u32>(k, ids[t * 17u + i]);
+        let at = group.x * 4096u + t * 16u + i;
+        let c = vec2<u32>(k, select(0xffffffffu, at, at < place.candidates));
         if (k > prefix) {
             chosen[at_above] = c;
             at_above += 1u;
@@ -203,7 +203,8 @@ LOADS    // Digits of the 64th largest, the first one first: how many are above 
                 place_of += select(0u, 1u, before);
             }
         }
-        found[(group.y * groups.x + group.x) * 64u + place_of] = vec2<u32>(value(c.x), c.y);
+        let id = select(c.y, id_of(row + min(c.y, place.candidates - 1u)), c.y != 0xffffffffu);
+        found[(group.y * groups.x + group.x) * 64u + place_of] = vec2<u32>(value(c.x), id);
     }
 }
 ";
