@@ -11,6 +11,9 @@ use unfazed_device::gpu::{
 /// Longest that anything healthy takes here, on a machine that is busy with other tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Buffers that end by nothing but their number of dispatches.
+pub(crate) const UNHURRIED: Limits = Limits { time: Duration::from_secs(3600), dispatches: 48 };
+
 /// A deadline for what is healthy.
 pub(crate) fn soon() -> Instant {
     Instant::now() + PATIENCE
@@ -49,9 +52,9 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// With `words` zeros to work on.
+    /// With `words` zeros to work on. A dispatch is never split, however slow this machine is: submissions can be counted.
     pub(crate) fn new(gpu: Arc<Gpu>, words: u64) -> Bench {
-        Bench::with(gpu, words, Limits::default())
+        Bench::with(gpu, words, UNHURRIED)
     }
 
     pub(crate) fn with(gpu: Arc<Gpu>, words: u64, limits: Limits) -> Bench {

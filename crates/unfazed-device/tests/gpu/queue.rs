@@ -7,7 +7,7 @@ use unfazed_device::gpu::{Bound, Budget, Cost, Limits, Memory, Verdict};
 use unfazed_device::{Class, DeviceError, Generation};
 use unfazed_fault::Latch;
 
-use crate::chores::{Bench, soon, stepped};
+use crate::chores::{Bench, UNHURRIED, soon, stepped};
 use crate::support::fresh;
 
 #[test]
@@ -83,7 +83,7 @@ fn estimates_of_one_queue_serve_the_next() {
     bench.read();
     // The kernel was not known: its first piece ran by itself, before the read.
     assert_eq!(bench.queue.figures().executed, 2);
-    let budget = Budget::from_text(Limits::default(), &bench.queue.budget().to_text()).unwrap();
+    let budget = Budget::from_text(UNHURRIED, &bench.queue.budget().to_text()).unwrap();
     let mut later = Bench::knowing(gpu, 64, budget);
     later.step(7, 10);
     assert_eq!(later.read(), [stepped(0, 7, 10); 64]);
