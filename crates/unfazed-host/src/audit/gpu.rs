@@ -38,7 +38,8 @@ pub(super) fn judge(told: &Result<Adapters, String>, device: bool, packages: Pac
         Ok(told) => told,
         Err(why) => {
             let found = "the GPUs' drivers do not tell what there is";
-            return vec![Finding::warn(CHECK, found, format!("{why}; the processor computes alone"))];
+            let finding = Finding::warn(CHECK, found, format!("{why}; the processor computes alone"));
+            return vec![finding.command("vulkaninfo --summary")];
         }
     };
     let mut findings: Vec<Finding> =

@@ -20,6 +20,7 @@
 //! | `plan` | plans of models of any size, refusals, control groups |
 //! | `bench` | measurements and their output |
 //! | `doctor` | this machine, audited |
+//! | `gpu` | GPUs as they are found, named and planned for |
 //! | `service` | what a service manager is told, and `unfazed health` |
 //! | `packaging` | units, launch agent and container file fit the program |
 //! | `storage` | disks measured, traces replayed |
@@ -51,6 +52,7 @@ mod faulty_experts;
 mod faulty_storage;
 #[cfg(target_os = "linux")]
 mod front;
+mod gpu;
 #[cfg(target_os = "linux")]
 mod gpu_lock;
 #[cfg(target_os = "linux")]
