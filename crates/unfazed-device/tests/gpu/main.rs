@@ -5,6 +5,8 @@
 mod attend;
 mod attention_text;
 mod chores;
+#[path = "../common/mod.rs"]
+mod common;
 mod embed;
 mod experts;
 #[cfg(not(target_vendor = "apple"))]
@@ -13,6 +15,7 @@ mod grouped;
 mod heads;
 mod matvec;
 mod pages;
+mod placed;
 mod prefill;
 mod quantise;
 mod queue;

@@ -181,7 +181,10 @@ impl GpuDevice {
             max_logit_rows,
             pages: kv.pages,
         };
-        if model.hidden % 32 != 0 || shape.feed_forward % 32 != 0 || kv.head_dim % 16 != 0 {
+        if !model.hidden.is_multiple_of(32)
+            || !shape.feed_forward.is_multiple_of(32)
+            || !kv.head_dim.is_multiple_of(16)
+        {
             return Err(setup(format!(
                 "rows of {} and {} numbers and heads of {} are no whole blocks",
                 model.hidden, shape.feed_forward, kv.head_dim

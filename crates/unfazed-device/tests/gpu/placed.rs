@@ -1,14 +1,9 @@
 //! Models whose layers are on the processor and on a GPU, against the processor alone.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
-
-mod common;
-#[path = "gpu/support.rs"]
-mod support;
-
 use std::time::Duration;
 
-use common::{Formats, Model, PAGES, Running, bits, config, scattered, tokens};
+use crate::common::{Formats, Model, PAGES, Running, bits, config, scattered, tokens};
+use crate::support::gpu;
 use unfazed_device::gpu::{Adapters, Budget, Gpu, GpuConfig, GpuDevice};
 use unfazed_device::{Batch, BatchRow, CpuDevice, Device, PageId, PlacedConfig, PlacedDevice};
 use unfazed_formats::BlockFormat::{BF16, F16, F32, MXFP4, Q4_0, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
@@ -37,12 +32,12 @@ fn open() -> Gpu {
 
 /// A model, placed; `None` without a GPU.
 fn placed(model: &Model, placement: Placement) -> Option<Running<'_, PlacedDevice>> {
-    support::gpu()?;
+    gpu()?;
     let cpu = CpuDevice::new(model.cpu_config(Isa::best(), 2, ROWS, false)).unwrap();
     let kv = model.kv(PAGES);
     let layers = placement.layers.iter().enumerate();
     let layers = layers.filter(|(_, place)| place.attention.is_gpu()).map(|(layer, _)| layer).collect();
-    let gpu = GpuDevice::new(GpuConfig {
+    let device = GpuDevice::new(GpuConfig {
         open: Box::new(|| Ok(open())),
         model: &model.config,
         kv,
@@ -54,7 +49,7 @@ fn placed(model: &Model, placement: Placement) -> Option<Running<'_, PlacedDevic
         budget: Budget::default(),
         patience: Duration::from_secs(60),
     });
-    let config = PlacedConfig { cpu, gpus: vec![gpu.unwrap()], placement, kv };
+    let config = PlacedConfig { cpu, gpus: vec![device.unwrap()], placement, kv };
     Some(Running::new(model, PlacedDevice::new(config).unwrap()))
 }
 
@@ -108,7 +103,7 @@ fn a_prompt_and_its_answer_are_as_near_the_truth_as_those_of_the_processor() {
         Model::new(config(256, [3, 3, 32], 512, None), Formats(F32, Q5_K, MXFP4, BF16)),
         Model::new(config(64, [2, 1, 32], 352, None), Formats(Q4_0, F16, Q8_0, Q4_0)),
     ];
-    for model in models.into_iter().skip(std::env::var("SKIPM").map_or(0, |s| s.parse().unwrap())) {
+    for model in models {
         let tokens = tokens(70, 3);
         let truth = model.plain(&tokens).into_iter().flatten().map(|x| x as f32).collect::<Vec<f32>>();
         let cpu = error(&run(&mut model.device(Isa::best(), 2, ROWS, false), &tokens, 61), &truth);
