@@ -8,8 +8,9 @@ use unfazed_device::{CpuDevice, DeviceError, KvShape, PlacedConfig, PlacedDevice
 use unfazed_formats::ModelConfig;
 use unfazed_wire::{GpuAdapter, GpuInUse, Place, Start};
 
-/// A step of which nothing is seen for so long hangs. The front's own patience with a silent engine is longer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A step of which nothing is seen for so long hangs. The front has a little more patience with an engine that makes no progress, so
+/// that it is the engine that says what happened.
+const PATIENCE: Duration = Duration::from_secs(4);
 
 /// What a device is laid out for.
 #[derive(Clone, Copy, Debug)]

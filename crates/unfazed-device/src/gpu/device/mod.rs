@@ -231,6 +231,11 @@ impl GpuDevice {
         self.live.as_ref().map(|live| &*live.gpu)
     }
 
+    /// Whether nothing was computed on the present device yet.
+    pub fn is_cold(&self) -> bool {
+        self.live.as_ref().is_some_and(Live::is_cold)
+    }
+
     /// Bytes of its memory that are used.
     pub fn used(&self) -> u64 {
         self.live.as_ref().map_or(0, |live| live.memory.used())
