@@ -11,6 +11,8 @@ use unfazed_wire::{GpuAdapter, GpuInUse, Place, Start};
 /// A step of which nothing is seen for so long hangs. The front has a little more patience with an engine that makes no progress, so
 /// that it is the engine that says what happened.
 const PATIENCE: Duration = Duration::from_secs(4);
+/// The same for a processor that acts as a GPU, which takes seconds to compile a kernel when it first runs.
+const PATIENCE_WITH_SOFTWARE: Duration = Duration::from_secs(120);
 
 /// What a device is laid out for.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +48,7 @@ fn gpu(
     let layers = start.placement.layers.iter().enumerate();
     let layers = layers.filter(|(_, place)| place.attention == Place::Gpu(index)).map(|(layer, _)| layer);
     let time = Duration::from_millis(u64::from(start.gpus.budget_ms.max(1)));
+    let software = Adapters::find().describe().get(wanted.number).is_some_and(|info| info.software);
     let wanted = wanted.clone();
     GpuDevice::new(GpuConfig {
         open: Box::new(move || open(&wanted)),
@@ -57,7 +60,7 @@ fn gpu(
         limit: u64::MAX,
         threads: start.threads.most(),
         budget: Budget::new(Limits { time, ..Limits::default() }),
-        patience: PATIENCE,
+        patience: if software { PATIENCE_WITH_SOFTWARE } else { PATIENCE },
     })
 }
 
