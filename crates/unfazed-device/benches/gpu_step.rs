@@ -130,7 +130,7 @@ impl Bench {
         })
         .unwrap();
         let wanted = std::env::var("UNFAZED_TEST_GPU").unwrap_or_else(|_| "0".to_owned());
-        let open = move || Gpu::open(&Adapters::find().choose(Some(&wanted))?);
+        let open = move || Gpu::open(&Adapters::find().choose(Some(&wanted))?).map(Arc::new);
         let own = placement.layers.iter().enumerate().filter(|(_, place)| place.attention.is_gpu());
         let gpu = GpuDevice::new(GpuConfig {
             open: Box::new(open),

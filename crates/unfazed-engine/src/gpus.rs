@@ -1,5 +1,6 @@
 //! The GPUs that an engine computes on: opened as the front has chosen them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use unfazed_device::gpu::budget::{Budget, Limits};
@@ -65,10 +66,10 @@ fn gpu(
 }
 
 /// Opens an adapter, if it is still what it was when it was chosen.
-fn open(GpuAdapter { number, name }: &GpuAdapter) -> Result<Gpu, DeviceError> {
+fn open(GpuAdapter { number, name }: &GpuAdapter) -> Result<Arc<Gpu>, DeviceError> {
     let adapters = Adapters::find();
     match adapters.describe().get(*number).filter(|info| info.name == *name) {
-        Some(_) => Gpu::open(&adapters.choose(Some(&number.to_string()))?),
+        Some(_) => Gpu::open(&adapters.choose(Some(&number.to_string()))?).map(Arc::new),
         None => Err(DeviceError::Setup(format!("GPU {number} is not {name} any more"))),
     }
 }

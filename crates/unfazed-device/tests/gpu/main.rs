@@ -13,6 +13,8 @@ mod experts;
 mod faults;
 mod grouped;
 mod heads;
+#[cfg(not(target_vendor = "apple"))]
+mod lost_steps;
 mod matvec;
 mod pages;
 mod placed;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::common::{Formats, Model, PAGES, Running, bits, config, scattered, tokens};
-use crate::support::gpu;
-use unfazed_device::gpu::{Adapters, Budget, Gpu, GpuConfig, GpuDevice};
+use crate::support::{fresh, gpu};
+use unfazed_device::gpu::{Budget, GpuConfig, GpuDevice, Opener};
 use unfazed_device::{Batch, BatchRow, CpuDevice, Device, PageId, PlacedConfig, PlacedDevice};
 use unfazed_formats::BlockFormat::{Q4_0, Q4_K, Q6_K};
 use unfazed_formats::config::ExpertConfig;
@@ -15,7 +15,7 @@ const MANY: ExpertConfig = ExpertConfig { count: 9, used: 3, feed_forward: 512, 
 const ROWS: usize = 96;
 
 /// Few formats: a software device takes seconds to compile a kernel. `all`: every row uses all experts.
-fn models(all: bool) -> Vec<Model> {
+pub(crate) fn models(all: bool) -> Vec<Model> {
     let used =
         |experts: ExpertConfig| if all { ExpertConfig { used: experts.count, ..experts } } else { experts };
     vec![
@@ -24,21 +24,26 @@ fn models(all: bool) -> Vec<Model> {
     ]
 }
 
-fn open() -> Gpu {
-    let adapters = Adapters::find();
-    let wanted = std::env::var("UNFAZED_TEST_GPU").unwrap_or_else(|_| "0".to_owned());
-    Gpu::open(&adapters.choose(Some(&wanted)).unwrap()).unwrap()
-}
-
 /// A model, placed; `None` without a GPU.
 fn placed(model: &Model, placement: Placement) -> Option<Running<'_, PlacedDevice>> {
     gpu()?;
+    // A software device compiles a kernel when it runs first.
+    Some(placed_on(model, placement, Box::new(|| Ok(fresh().unwrap())), Duration::from_secs(600)))
+}
+
+/// A model, on what `open` opens.
+pub(crate) fn placed_on(
+    model: &Model,
+    placement: Placement,
+    open: Opener,
+    patience: Duration,
+) -> Running<'_, PlacedDevice> {
     let cpu = CpuDevice::new(model.cpu_config(Isa::best(), 2, ROWS, false)).unwrap();
     let kv = model.kv(PAGES);
     let layers = placement.layers.iter().enumerate();
     let layers = layers.filter(|(_, place)| place.attention.is_gpu()).map(|(layer, _)| layer).collect();
     let device = GpuDevice::new(GpuConfig {
-        open: Box::new(|| Ok(open())),
+        open,
         model: &model.config,
         kv,
         layers,
@@ -47,14 +52,13 @@ fn placed(model: &Model, placement: Placement) -> Option<Running<'_, PlacedDevic
         limit: u64::MAX,
         threads: 2,
         budget: Budget::default(),
-        // A software device compiles a kernel when it runs first.
-        patience: Duration::from_secs(600),
+        patience,
     });
     let config = PlacedConfig { cpu, gpus: vec![device.unwrap()], placement, kv };
-    Some(Running::new(model, PlacedDevice::new(config).unwrap()))
+    Running::new(model, PlacedDevice::new(config).unwrap())
 }
 
-fn whole(layers: usize) -> Placement {
+pub(crate) fn whole(layers: usize) -> Placement {
     let place = Place::Gpu(0);
     Placement { embedding: Place::Cpu, layers: vec![LayerPlace::whole(place); layers], output: place }
 }
