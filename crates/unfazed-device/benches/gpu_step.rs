@@ -290,6 +290,7 @@ fn main() {
     let busy = |bench: &Bench| bench.device.gpus()[0].figures().busy_ns as f64 / 1e6;
     bench.prompt(prompt, chunk, 4);
     bench.decode(decodes, 1, prompt);
+    bench.decode(decodes, 1, 0);
     let before = busy(&bench);
     bench.decode(decodes, 1, prompt);
     println!("  of which the GPU was busy {:.3} ms", (busy(&bench) - before) / decodes as f64);

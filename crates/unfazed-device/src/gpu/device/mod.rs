@@ -405,7 +405,12 @@ impl GpuDevice {
         // All keys and values are stored first: a generated row may follow rows of its own prompt.
         self.store_heads(own, norms)?;
         self.prompt_attention(own)?;
-        self.decode_attention(own)
+        self.decode_attention(own)?;
+        match own {
+            // The GPU begins while the rest of the step is recorded.
+            0 => self.submit(),
+            _ => Ok(()),
+        }
     }
 
     /// See [`crate::Device::project_context`].
