@@ -4,6 +4,12 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
+#[path = "gpu/attention.rs"]
+mod attention;
+#[path = "gpu/case.rs"]
+mod case;
+#[path = "gpu/decode.rs"]
+mod decode;
 #[path = "gpu/prefill.rs"]
 mod prefill;
 
@@ -18,5 +24,7 @@ fn main() {
     let gpu = Gpu::open(&adapter).unwrap();
     let part = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
     println!("{}, {}", gpu.info.name, gpu.info.driver);
+    decode::run(&gpu, &part);
     prefill::run(&gpu, &part);
+    attention::run(&gpu, &part);
 }

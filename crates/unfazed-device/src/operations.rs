@@ -202,6 +202,10 @@ pub trait Device {
     /// A digest of the keys and values, in all layers, of each position of the spans, in order. It is a function of them
     /// alone, and differs (but for an accident in about 2^32) when any bit of them does.
     fn digests(&mut self, spans: &[PageSpan]) -> Result<Vec<u64>, DeviceError>;
+    /// Whether its first steps take longer, as kernels are compiled for them.
+    fn is_cold(&self) -> bool {
+        false
+    }
     /// How many of a sequence's first `positions` positions, which are in `pages`, are where [`Device::digests`] finds them. Those
     /// of a device with memory of its own come there later than they are computed.
     fn settled(&mut self, pages: &[PageId], positions: usize) -> usize {

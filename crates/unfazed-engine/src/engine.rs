@@ -22,7 +22,7 @@ use crate::scheduler::{Scheduler, Submitted};
 /// A loaded model that serves requests. Call [`Engine::handle`] with each message and [`Engine::step`] while it is not
 /// [idle](Engine::idle).
 pub struct Engine<D: Device> {
-    model: Model<D>,
+    pub(crate) model: Model<D>,
     pub(crate) device: D,
     isa: Isa,
     pub(crate) clock: Box<dyn Clock>,

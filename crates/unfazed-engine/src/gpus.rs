@@ -1,5 +1,6 @@
 //! The GPUs that an engine computes on: opened as the front has chosen them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use unfazed_device::gpu::budget::{Budget, Limits};
@@ -8,8 +9,11 @@ use unfazed_device::{CpuDevice, DeviceError, KvShape, PlacedConfig, PlacedDevice
 use unfazed_formats::ModelConfig;
 use unfazed_wire::{GpuAdapter, GpuInUse, Place, Start};
 
-/// A step of which nothing is seen for so long hangs. The front's own patience with a silent engine is longer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A step of which nothing is seen for so long hangs. The front has a little more patience with an engine that makes no progress, so
+/// that it is the engine that says what happened.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// The same for a processor that acts as a GPU, which takes seconds to compile a kernel when it first runs.
+const PATIENCE_WITH_SOFTWARE: Duration = Duration::from_secs(120);
 
 /// What a device is laid out for.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +49,7 @@ fn gpu(
     let layers = start.placement.layers.iter().enumerate();
     let layers = layers.filter(|(_, place)| place.attention == Place::Gpu(index)).map(|(layer, _)| layer);
     let time = Duration::from_millis(u64::from(start.gpus.budget_ms.max(1)));
+    let software = Adapters::find().describe().get(wanted.number).is_some_and(|info| info.software);
     let wanted = wanted.clone();
     GpuDevice::new(GpuConfig {
         open: Box::new(move || open(&wanted)),
@@ -56,15 +61,15 @@ fn gpu(
         limit: u64::MAX,
         threads: start.threads.most(),
         budget: Budget::new(Limits { time, ..Limits::default() }),
-        patience: PATIENCE,
+        patience: if software { PATIENCE_WITH_SOFTWARE } else { PATIENCE },
     })
 }
 
 /// Opens an adapter, if it is still what it was when it was chosen.
-fn open(GpuAdapter { number, name }: &GpuAdapter) -> Result<Gpu, DeviceError> {
+fn open(GpuAdapter { number, name }: &GpuAdapter) -> Result<Arc<Gpu>, DeviceError> {
     let adapters = Adapters::find();
     match adapters.describe().get(*number).filter(|info| info.name == *name) {
-        Some(_) => Gpu::open(&adapters.choose(Some(&number.to_string()))?),
+        Some(_) => Gpu::open(&adapters.choose(Some(&number.to_string()))?).map(Arc::new),
         None => Err(DeviceError::Setup(format!("GPU {number} is not {name} any more"))),
     }
 }

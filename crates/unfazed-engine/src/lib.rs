@@ -6,6 +6,7 @@
 //! | `memory` | memory that the front handed over, with what an earlier engine left there |
 //! | `beat` | signs of life for the front's watchdog |
 //! | `waits` | what is waited for outside this process |
+//! | `warm_up` | first steps, before the first request |
 //! | `huge_pages` | gathering weights into huge pages, in the background |
 //! | `experts` | experts that are read while steps are computed |
 //! | `sandbox` | rights that the engine gives up |
@@ -52,6 +53,7 @@ mod sandbox;
 pub mod scheduler;
 mod sequence;
 mod waits;
+mod warm_up;
 
 pub use engine::Engine;
 pub use error::EngineError;

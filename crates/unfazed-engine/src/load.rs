@@ -123,7 +123,8 @@ pub(crate) fn load<P: Parts>(
     let weights = loader.mapping();
     let engine = Engine::new(loaded, device, limits, isa, Box::new(clock)).with_kept_pages(kept);
     let waits: Arc<dyn WaitObserver> = Arc::clone(&progress.waits) as _;
-    let engine = engine.after_faults(&start.troubles, waits);
+    let mut engine = engine.after_faults(&start.troubles, waits);
+    engine.warm_up();
     Ok(Loaded { engine, ready, weights, experts })
 }
 

@@ -200,6 +200,10 @@ impl<D: Device + Losable, S: Steps> Device for SimDevice<D, S> {
         }
     }
 
+    fn is_cold(&self) -> bool {
+        self.inner.is_cold()
+    }
+
     fn settled(&mut self, pages: &[PageId], positions: usize) -> usize {
         self.inner.settled(pages, positions)
     }

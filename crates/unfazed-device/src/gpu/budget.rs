@@ -331,20 +331,16 @@ impl Budget {
 
     /// All that is known, as JSON, to be kept for this adapter and driver.
     pub fn to_text(&self) -> String {
-        let name = |(name, entries): (&Box<str>, &Vec<u32>)| {
-            let known = entries.iter().filter_map(|&entry| self.entries.get(entry as usize));
-            let known = known.filter(|entry| entry.samples > 0);
-            (name.to_string(), known.map(|entry| [entry.length, entry.groups, entry.rate]).collect())
+        let known = |entries: &[u32]| -> Vec<[f64; 3]> {
+            let all = entries.iter().filter_map(|&entry| self.entries.get(entry as usize));
+            let known = all.filter(|entry| entry.samples > 0);
+            known.map(|entry| [entry.length, entry.groups, entry.rate]).collect()
         };
+        let kernels = self.kernels.iter().map(|(name, entries)| (name.to_string(), known(entries)));
         let kept = Kept {
             version: VERSION,
             budget_ns: self.now,
-            kernels: self
-                .kernels
-                .iter()
-                .map(name)
-                .filter(|(_, known): &(_, Vec<_>)| !known.is_empty())
-                .collect(),
+            kernels: kernels.filter(|(_, known)| !known.is_empty()).collect(),
         };
         serde_json::to_string(&kept).unwrap_or_default()
     }

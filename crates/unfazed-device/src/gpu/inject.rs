@@ -80,12 +80,13 @@ impl Faults {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// What a wait for all work meets.
-    fn idle(&self) -> Option<vk::Result> {
+    /// What a wait for all work meets. The real device did its work, and must be done with it before its memory is freed.
+    fn idle(&self, real: impl FnOnce() -> vk::Result) -> vk::Result {
         if self.hung.load(Ordering::Acquire) {
             std::thread::sleep(LONG);
         }
-        self.is_lost().then_some(vk::Result::ERROR_DEVICE_LOST)
+        let result = real();
+        if self.is_lost() { vk::Result::ERROR_DEVICE_LOST } else { result }
     }
 }
 
@@ -298,6 +299,8 @@ unsafe extern "system" fn queue(device: vk::Device, family: u32, index: u32, que
         (*queue).as_raw()
     };
     let mut devices = lock(&DEVICES);
+    // A queue of a device that is gone may have had the same handle.
+    devices.retain(|patched| patched.queue != handle || patched.device == device.as_raw());
     if let Some(patched) = devices.iter_mut().find(|patched| patched.device == device.as_raw()) {
         patched.queue = handle;
     }
@@ -306,11 +309,11 @@ unsafe extern "system" fn queue(device: vk::Device, family: u32, index: u32, que
 unsafe extern "system" fn queue_idle(queue: vk::Queue) -> vk::Result {
     let Some(patched) = of_queue(queue) else { return vk::Result::ERROR_DEVICE_LOST };
     // SAFETY: the caller's own call.
-    patched.faults.idle().unwrap_or_else(|| unsafe { (patched.real.queue_idle)(queue) })
+    patched.faults.idle(|| unsafe { (patched.real.queue_idle)(queue) })
 }
 
 unsafe extern "system" fn device_idle(device: vk::Device) -> vk::Result {
     let Some(patched) = of_device(device) else { return vk::Result::ERROR_DEVICE_LOST };
     // SAFETY: the caller's own call.
-    patched.faults.idle().unwrap_or_else(|| unsafe { (patched.real.device_idle)(device) })
+    patched.faults.idle(|| unsafe { (patched.real.device_idle)(device) })
 }

@@ -156,11 +156,6 @@ impl Queue {
         &mut self.budget
     }
 
-    /// Whether something was not done in time: then the device must not be dropped, as that waits for it.
-    pub fn is_hung(&self) -> bool {
-        matches!(self.fault, Some(Verdict::Hung(_)))
-    }
-
     /// What was submitted so far.
     pub fn figures(&self) -> Figures {
         self.figures

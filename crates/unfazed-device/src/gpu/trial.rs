@@ -23,8 +23,10 @@ pub struct Trial<'t> {
 pub struct Prepared<'g> {
     gpu: &'g Gpu,
     pipeline: Pipeline,
-    group: wgpu::BindGroup,
-    buffers: Vec<(Access, wgpu::Buffer)>,
+    /// Taken in turn.
+    groups: Vec<wgpu::BindGroup>,
+    /// Of the first group.
+    buffers: Vec<wgpu::Buffer>,
     immediates: Vec<u8>,
     grid: [u32; 3],
 }
@@ -36,9 +38,24 @@ impl<'g> Prepared<'g> {
     ///
     /// As [`Pipeline::new`].
     pub fn new(gpu: &'g Gpu, kernel: &Kernel, trial: &Trial<'_>) -> Result<Prepared<'g>, DeviceError> {
+        Prepared::with_copies(gpu, kernel, trial, 1)
+    }
+
+    /// The same with so many copies of the buffers that are only read, of which each run takes the next: so that what is measured
+    /// is memory, not a cache. Buffers that are written are shared, so that a run waits for the one before.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pipeline::new`].
+    pub fn with_copies(
+        gpu: &'g Gpu,
+        kernel: &Kernel,
+        trial: &Trial<'_>,
+        copies: usize,
+    ) -> Result<Prepared<'g>, DeviceError> {
         let pipeline = Pipeline::new(gpu, kernel)?;
-        let filled = |(access, bytes): (&Access, &&[u8])| {
-            let kind = if *access == Access::Uniform { BufferUsages::UNIFORM } else { BufferUsages::STORAGE };
+        let filled = |access: Access, bytes: &[u8]| {
+            let kind = if access == Access::Uniform { BufferUsages::UNIFORM } else { BufferUsages::STORAGE };
             let buffer = gpu.device.create_buffer(&wgpu::BufferDescriptor {
                 label: None,
                 size: bytes.len() as u64,
@@ -47,13 +64,24 @@ impl<'g> Prepared<'g> {
             });
             gpu.queue.write_buffer(&buffer, 0, bytes);
             gpu.queue.submit([]);
-            (*access, buffer)
+            buffer
         };
-        let buffers: Vec<_> = kernel.bindings.iter().zip(trial.buffers).map(filled).collect();
-        let parts: Vec<Part<'_>> = buffers.iter().map(|(_, buffer)| Part::from(buffer)).collect();
-        let group = pipeline.bind(gpu, &parts);
+        let all = || kernel.bindings.iter().zip(trial.buffers);
+        let buffers: Vec<_> = all().map(|(access, bytes)| filled(*access, bytes)).collect();
+        let bound = |buffers: &[wgpu::Buffer]| {
+            let parts: Vec<Part<'_>> = buffers.iter().map(Part::from).collect();
+            pipeline.bind(gpu, &parts)
+        };
+        let mut groups = vec![bound(&buffers)];
+        for _ in 1..copies {
+            let copied = all().zip(&buffers).map(|((access, bytes), first)| match access {
+                Access::Write => first.clone(),
+                _ => filled(*access, bytes),
+            });
+            groups.push(bound(&copied.collect::<Vec<_>>()));
+        }
         let (immediates, grid) = (trial.immediates.to_vec(), trial.grid);
-        Ok(Prepared { gpu, pipeline, group, buffers, immediates, grid })
+        Ok(Prepared { gpu, pipeline, groups, buffers, immediates, grid })
     }
 
     /// Runs it `times` times, one after the other in one submission, and waits for the end. Returns how long that took.
@@ -66,12 +94,12 @@ impl<'g> Prepared<'g> {
         {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
             pass.set_pipeline(&self.pipeline.raw);
-            pass.set_bind_group(0, &self.group, &[]);
             if !self.immediates.is_empty() {
                 pass.set_immediates(0, &self.immediates);
             }
-            for _ in 0..times {
+            for group in self.groups.iter().cycle().take(times) {
                 let [x, y, z] = self.grid;
+                pass.set_bind_group(0, group, &[]);
                 pass.dispatch_workgroups(x, y, z);
             }
         }
@@ -88,7 +116,7 @@ impl<'g> Prepared<'g> {
     ///
     /// The driver's, or there is no such buffer.
     pub fn read(&self, binding: usize) -> Result<Vec<u8>, DeviceError> {
-        let Some((_, buffer)) = self.buffers.get(binding) else { return Err(trouble("no such binding")) };
+        let Some(buffer) = self.buffers.get(binding) else { return Err(trouble("no such binding")) };
         let staging = self.gpu.device.create_buffer(&wgpu::BufferDescriptor {
             label: None,
             size: buffer.size(),

@@ -39,8 +39,8 @@ pub struct PlacedDevice {
     logits_on: Option<usize>,
     logits: Vec<f32>,
     settled: Settled,
-    /// Page positions that the step in progress writes.
-    written: Vec<PageSpan>,
+    /// Page positions that the step in progress writes, and whether any of them is of a prompt.
+    written: Vec<(PageSpan, bool)>,
     /// Of these pages, what is to be taken to shared memory.
     snapshot: Vec<PageSpan>,
 }
@@ -178,18 +178,23 @@ impl PlacedDevice {
             let Some(page) = pages.and_then(|pages| pages.get(row.position / size)) else { continue };
             let slot = row.position % size;
             match self.written.last_mut() {
-                Some(last) if last.page == *page && last.slots.end == slot => last.slots.end += 1,
-                _ => self.written.push(PageSpan { page: *page, slots: slot..slot + 1 }),
+                Some((last, prompt)) if last.page == *page && last.slots.end == slot => {
+                    last.slots.end += 1;
+                    *prompt |= !row.generated;
+                }
+                _ => {
+                    let span = PageSpan { page: *page, slots: slot..slot + 1 };
+                    self.written.push((span, !row.generated));
+                }
             }
         }
     }
 
     /// Of what the step writes, what is to be taken to shared memory: pages that are full, and ends of pieces of prompts.
-    fn to_snapshot(&self, batch: &Batch) -> Vec<PageSpan> {
+    fn to_snapshot(&self) -> Vec<PageSpan> {
         let size = self.kv.page_tokens;
-        let chunk = |span: &PageSpan| span.slots.len() > 1 || batch.rows.iter().any(|row| !row.generated);
-        let wanted = self.written.iter().filter(|span| span.slots.end == size || chunk(span));
-        wanted.map(|span| PageSpan { page: span.page, slots: 0..span.slots.end }).collect()
+        let wanted = self.written.iter().filter(|(span, prompt)| span.slots.end == size || *prompt);
+        wanted.map(|(span, _)| PageSpan { page: span.page, slots: 0..span.slots.end }).collect()
     }
 
     /// Sends the rest of the step, takes earlier pages in meanwhile, and waits for the end.
@@ -265,12 +270,12 @@ impl Device for PlacedDevice {
             return Ok(());
         }
         self.note_written(batch);
-        self.snapshot = self.to_snapshot(batch);
+        self.snapshot = self.to_snapshot();
         for gpu in &mut self.gpus {
             gpu.begin(batch)?;
         }
         if self.gpus.iter().any(GpuDevice::keeps_pages) {
-            for PageSpan { page, slots } in &self.written {
+            for (PageSpan { page, slots }, _) in &self.written {
                 self.settled.written(*page, slots.clone());
             }
         }
@@ -388,6 +393,10 @@ impl Device for PlacedDevice {
 
     fn digests(&mut self, spans: &[PageSpan]) -> Result<Vec<u64>, DeviceError> {
         self.cpu.digests(spans)
+    }
+
+    fn is_cold(&self) -> bool {
+        self.gpus.iter().any(GpuDevice::is_cold)
     }
 
     fn settled(&mut self, pages: &[PageId], positions: usize) -> usize {

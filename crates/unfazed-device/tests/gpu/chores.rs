@@ -11,6 +11,9 @@ use unfazed_device::gpu::{
 /// Longest that anything healthy takes here, on a machine that is busy with other tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Buffers that end by nothing but their number of dispatches.
+pub(crate) const UNHURRIED: Limits = Limits { time: Duration::from_secs(3600), dispatches: 48 };
+
 /// A deadline for what is healthy.
 pub(crate) fn soon() -> Instant {
     Instant::now() + PATIENCE
@@ -49,16 +52,21 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// With `words` zeros to work on.
+    /// With `words` zeros to work on. A dispatch is never split, however slow this machine is: submissions can be counted.
     pub(crate) fn new(gpu: Arc<Gpu>, words: u64) -> Bench {
-        Bench::with(gpu, words, Limits::default())
+        Bench::with(gpu, words, UNHURRIED)
     }
 
     pub(crate) fn with(gpu: Arc<Gpu>, words: u64, limits: Limits) -> Bench {
+        Bench::knowing(gpu, words, Budget::new(limits))
+    }
+
+    /// With what is known of kernels.
+    pub(crate) fn knowing(gpu: Arc<Gpu>, words: u64, budget: Budget) -> Bench {
         let generation = Generation::default();
         let memory = Memory::new(Arc::clone(&gpu), generation, 1 << 30);
-        let queue = Queue::new(Arc::clone(&gpu), generation, Budget::new(limits), PATIENCE).unwrap();
         let pipeline = Pipeline::new(&gpu, &step_kernel()).unwrap();
+        let queue = Queue::new(gpu, generation, budget, PATIENCE).unwrap();
         let words = memory.scratch("words", words * 4).unwrap();
         let group = memory.bind(&pipeline, &[Bound::from(&words)]).unwrap();
         Bench { queue, memory, pipeline, words, group }
@@ -75,6 +83,6 @@ impl Bench {
     /// All words, after what was recorded.
     pub(crate) fn read(&mut self) -> Vec<u32> {
         let read = self.queue.read(&self.words, 0, self.words.bytes());
-        self.queue.collect(read, soon(), |bytes| bytemuck::pod_collect_to_vec(bytes)).unwrap()
+        self.queue.collect(read, soon(), bytemuck::pod_collect_to_vec).unwrap()
     }
 }

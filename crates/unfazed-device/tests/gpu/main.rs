@@ -5,19 +5,26 @@
 mod attend;
 mod attention_text;
 mod chores;
+#[path = "../common/mod.rs"]
+mod common;
 mod embed;
+mod experts;
 #[cfg(not(target_vendor = "apple"))]
 mod faults;
 mod grouped;
 mod heads;
+#[cfg(not(target_vendor = "apple"))]
+mod lost_steps;
 mod matvec;
 mod pages;
+mod placed;
 mod prefill;
 mod quantise;
 mod queue;
 mod routing;
 mod support;
 mod tile;
+mod top;
 mod translate;
 mod upload;
 #[path = "../../../unfazed-kernels/tests/common/mod.rs"]

@@ -42,8 +42,9 @@ impl Rows {
             sequences.iter().map(|(start, rows)| (start + rows).div_ceil(page_tokens)).collect();
         let pages: usize = counts.iter().sum();
         // A number that has no factor in common with that of the pages visits all of them.
-        let step =
-            (pages / 2 + 1..).find(|step| (2..=*step).all(|f| step % f != 0 || pages % f != 0)).unwrap();
+        let step = (pages / 2 + 1..)
+            .find(|step| (2..=*step).all(|f: usize| !step.is_multiple_of(f) || !pages.is_multiple_of(f)))
+            .unwrap();
         let mut next = (0..pages).map(|i| PageId(((i * step + 1) % pages) as u32));
         let pages_of = |count: &usize| next.by_ref().take(*count).collect();
         let rows = |(sequence, (start, rows)): (usize, &(usize, usize))| {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use unfazed_device::gpu::{Bound, Cost, Limits, Memory, Verdict};
+use unfazed_device::gpu::{Bound, Budget, Cost, Limits, Memory, Verdict};
 use unfazed_device::{Class, DeviceError, Generation};
 use unfazed_fault::Latch;
 
-use crate::chores::{Bench, soon, stepped};
+use crate::chores::{Bench, UNHURRIED, soon, stepped};
 use crate::support::fresh;
 
 #[test]
@@ -81,8 +81,13 @@ fn estimates_of_one_queue_serve_the_next() {
     let mut bench = Bench::new(Arc::clone(&gpu), 64);
     bench.step(7, 10);
     bench.read();
-    let text = bench.queue.budget().to_text();
-    assert!(text.contains("\"step\""), "{text}");
+    // The kernel was not known: its first piece ran by itself, before the read.
+    assert_eq!(bench.queue.figures().executed, 2);
+    let budget = Budget::from_text(UNHURRIED, &bench.queue.budget().to_text()).unwrap();
+    let mut later = Bench::knowing(gpu, 64, budget);
+    later.step(7, 10);
+    assert_eq!(later.read(), [stepped(0, 7, 10); 64]);
+    assert_eq!(later.queue.figures().executed, 1);
 }
 
 #[test]
@@ -140,4 +145,37 @@ fn memory_is_counted_and_its_limit_is_an_error_by_name() {
     drop(first);
     assert_eq!(memory.used(), 0);
     assert!(memory.scratch("third", 900).is_ok());
+}
+
+/// A measurement: run it by hand on a real GPU, optimised.
+#[test]
+#[ignore = "a measurement"]
+fn how_long_a_step_takes_beside_its_work() {
+    let Some(gpu) = fresh() else { return };
+    let limits = Limits { time: Duration::from_millis(50), dispatches: 512 };
+    let mut bench = Bench::with(gpu, 64, limits);
+    for dispatches in [1, 10, 100, 400] {
+        let rounds = 200;
+        let (mut recorded, mut whole) = (Duration::ZERO, Duration::ZERO);
+        for round in 0..rounds + 20 {
+            let begun = std::time::Instant::now();
+            bench.queue.write(&bench.words, 0, &[0; 16]);
+            for add in 0..dispatches {
+                bench.step(add, 1);
+            }
+            let read = bench.queue.read(&bench.words, 0, 256);
+            let ticket = bench.queue.submit().unwrap();
+            let submitted = begun.elapsed();
+            assert_eq!(bench.queue.verdict(ticket, soon()), Verdict::Executed);
+            bench.queue.collect(read, soon(), <[u8]>::len).unwrap();
+            // The first ones are of a kernel that is not known.
+            if round >= 20 {
+                recorded += submitted;
+                whole += begun.elapsed();
+            }
+        }
+        let (recorded, whole) = (recorded / rounds, whole / rounds);
+        eprintln!("{dispatches} dispatches: {recorded:?} to record and submit, {whole:?} to the result");
+    }
+    eprintln!("{:?}", bench.queue.figures());
 }

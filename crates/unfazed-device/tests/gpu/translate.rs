@@ -37,13 +37,8 @@ fn vulkan(module: &Module, info: &ModuleInfo) -> Result<Vec<u32>, spv::Error> {
 
 /// As wgpu asks for it: buffers in the order of their bindings, then the immediates.
 fn metal(kernel: &Kernel, module: &Module, info: &ModuleInfo) -> Result<String, String> {
-    for (_, ty) in module.types.iter() {
-        // naga translates other sizes too, to text that Metal does not know.
-        if let TypeInner::CooperativeMatrix { columns, rows, .. } = ty.inner
-            && (columns, rows) != (CooperativeSize::Eight, CooperativeSize::Eight)
-        {
-            return Err(format!("cooperative matrices of {columns:?} by {rows:?}"));
-        }
+    if let Some(sizes) = large_tiles(module, info) {
+        return Err(sizes);
     }
     let mut resources = msl::EntryPointResources::default();
     for (binding, access) in (0_u8..).zip(&kernel.bindings) {
@@ -74,6 +69,24 @@ fn metal(kernel: &Kernel, module: &Module, info: &ModuleInfo) -> Result<String, 
         [Ok(_)] => Ok(written.0),
         other => Err(format!("{other:?}")),
     }
+}
+
+/// Cooperative matrices that Metal does not have. naga translates them too, to text that Metal does not know.
+fn large_tiles(module: &Module, info: &ModuleInfo) -> Option<String> {
+    let entries = module.entry_points.iter().enumerate();
+    let entries = entries.map(|(i, entry)| (&entry.function, info.get_entry_point(i)));
+    let functions = module.functions.iter().map(|(handle, function)| (function, &info[handle]));
+    for (function, info) in entries.chain(functions) {
+        for (expression, _) in function.expressions.iter() {
+            let inner = info[expression].ty.inner_with(&module.types);
+            if let TypeInner::CooperativeMatrix { columns, rows, .. } = inner
+                && (*columns, *rows) != (CooperativeSize::Eight, CooperativeSize::Eight)
+            {
+                return Some(format!("cooperative matrices of {columns:?} by {rows:?}"));
+            }
+        }
+    }
+    None
 }
 
 /// What Apple's GPUs can do.

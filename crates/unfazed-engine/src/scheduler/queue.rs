@@ -41,6 +41,11 @@ impl Scheduler {
         Scheduler { limits, most_rows, pages, waiting: VecDeque::new(), running: Vec::new(), step: 0 }
     }
 
+    /// What steps may be.
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// Lets the steps that follow have at most so many rows, within what the device was laid out for. No result depends on
     /// it.
     pub(crate) fn limit_rows(&mut self, rows: usize) {

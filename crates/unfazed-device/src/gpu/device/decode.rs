@@ -156,7 +156,9 @@ impl GpuDevice {
         let live = self.live.as_mut().ok_or_else(super::gone)?;
         let (gate_layout, up_layout) = (live.matrix(gate)?.layout, live.matrix(up)?.layout);
         let used = config.map(|config| config.used);
-        let what = GateUp { gate: gate_layout, up: up_layout, norm: Some(epsilon), used, rows: width };
+        // All rows of a dense network share what is read.
+        let most = if used.is_some() { width } else { MOST_ROWS };
+        let what = GateUp { gate: gate_layout, up: up_layout, norm: Some(epsilon), used, rows: most };
         let key = Key::DecodeInner(gate, up, weight, width);
         live.prepare(
             key,

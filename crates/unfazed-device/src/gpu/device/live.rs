@@ -121,6 +121,11 @@ impl Live {
         })
     }
 
+    /// Whether no kernel was compiled yet.
+    pub(super) fn is_cold(&self) -> bool {
+        self.pipelines.is_empty()
+    }
+
     /// A new buffer with these bytes.
     pub(super) fn upload(
         &mut self,

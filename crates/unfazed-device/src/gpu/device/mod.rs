@@ -49,7 +49,7 @@ use super::queue::{Figures, Queue, Ticket};
 use crate::{Batch, DeviceError, Fault, KvShape};
 
 /// Opens the adapter, again and again.
-pub type Opener = Box<dyn Fn() -> Result<Gpu, DeviceError> + Send>;
+pub type Opener = Box<dyn Fn() -> Result<Arc<Gpu>, DeviceError> + Send>;
 
 /// How a GPU is set up.
 pub struct GpuConfig<'a> {
@@ -181,7 +181,10 @@ impl GpuDevice {
             max_logit_rows,
             pages: kv.pages,
         };
-        if model.hidden % 32 != 0 || shape.feed_forward % 32 != 0 || kv.head_dim % 16 != 0 {
+        if !model.hidden.is_multiple_of(32)
+            || !shape.feed_forward.is_multiple_of(32)
+            || !kv.head_dim.is_multiple_of(16)
+        {
             return Err(setup(format!(
                 "rows of {} and {} numbers and heads of {} are no whole blocks",
                 model.hidden, shape.feed_forward, kv.head_dim
@@ -214,7 +217,7 @@ impl GpuDevice {
 
     /// A device of the present generation.
     fn opened(&self, budget: Budget) -> Result<Live, DeviceError> {
-        let gpu = Arc::new((self.open)()?);
+        let gpu = (self.open)()?;
         let generation = self.latch.generation();
         let queue = Queue::new(Arc::clone(&gpu), generation, budget, self.patience)?;
         let (limit, threads, patience) = (self.limit, self.threads, self.patience);
@@ -226,6 +229,11 @@ impl GpuDevice {
     /// Which GPU.
     pub fn gpu(&self) -> Option<&Gpu> {
         self.live.as_ref().map(|live| &*live.gpu)
+    }
+
+    /// Whether nothing was computed on the present device yet.
+    pub fn is_cold(&self) -> bool {
+        self.live.as_ref().is_some_and(Live::is_cold)
     }
 
     /// Bytes of its memory that are used.
@@ -506,19 +514,16 @@ impl GpuDevice {
         Ok(())
     }
 
-    /// Ends the present device, and keeps what it has learnt. One that hangs is left alone: its end would be waited for.
+    /// Ends the present device, and keeps what it has learnt. A queue that hangs is left alone by [`Gpu`]: its end would be waited
+    /// for.
     fn give_up(&mut self, after: Class) -> Budget {
         let Some(mut live) = self.live.take() else { return Budget::default() };
         let mut budget = mem::take(live.queue.budget_mut());
         if matches!(after, Class::Timeout | Class::Interactivity) {
             budget.tripped();
         }
-        if after == Class::Hang || live.queue.is_hung() {
-            mem::forget(live);
-        } else {
-            // Drivers panic on devices that are lost.
-            let _ = super::verdict::guarded(move || drop(live));
-        }
+        // Drivers panic on devices that are lost.
+        let _ = super::verdict::guarded(move || drop(live));
         budget
     }
 }

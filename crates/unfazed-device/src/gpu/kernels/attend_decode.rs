@@ -5,6 +5,8 @@
 //! has more than one segment, workgroups leave parts of softmaxes behind, and `merge` joins those of a row in order. The order
 //! of all additions depends on nothing but a row's own position.
 
+use unfazed_kernels::LANES;
+
 use super::super::kernel::{Access, Kernel};
 use super::kv::KvText;
 use super::step::STEP;
@@ -81,7 +83,6 @@ impl AttendDecode {
         let mut bindings = vec![Access::Read, Access::Read];
         bindings.extend(KvText::READERS);
         bindings.extend([Access::Write, Access::Write]);
-        let quads = kv.head_dim / 4;
         let scale = std::f64::consts::LOG2_E / (kv.head_dim as f64).sqrt();
         let constants = format!(
             "
@@ -96,11 +97,18 @@ const SCALE = {scale:e}f;
             group = heads / kv.kv_heads,
             at_once = self.at_once(),
             part = self.part(),
-            shares = THREADS / quads,
+            shares = shares(kv.head_dim),
         );
-        let source =
-            [PLACE, BINDINGS, &kv.readers(2), STEP, &kv.places(), &constants, &attend_text(self.at_once())]
-                .concat();
+        let source = [
+            PLACE,
+            BINDINGS,
+            &kv.readers(2),
+            STEP,
+            &kv.places(),
+            &constants,
+            &attend_text(kv.head_dim, self.at_once()),
+        ]
+        .concat();
         Kernel { name: format!("attend decode {heads} {}", kv.name()), source, bindings, immediates: 24 }
     }
 
@@ -122,7 +130,7 @@ const LANES = {lanes}u;
 ",
             dim = kv.head_dim,
             part = self.part(),
-            lanes = THREADS / (kv.head_dim / 4),
+            lanes = shares(kv.head_dim),
         );
         Kernel {
             name: format!("attend merge {heads}x{}", kv.head_dim),
@@ -131,6 +139,16 @@ const LANES = {lanes}u;
             immediates: 24,
         }
     }
+}
+
+/// Threads that share four dimensions.
+fn shares(head_dim: usize) -> usize {
+    THREADS / (head_dim / 4)
+}
+
+/// One text for each of so many.
+fn lines(count: usize, text: &dyn Fn(usize) -> String) -> String {
+    (0..count).map(text).collect::<Vec<_>>().join("\n            ")
 }
 
 const PLACE: &str = "
@@ -146,27 +164,65 @@ const BINDINGS: &str = "
 ";
 
 /// A thread scores four positions in an eighth of the dimensions, then adds up four dimensions of the values at every
-/// `SHARES`th position. `sums` holds what threads have of both, `[thread's share][head][...]`. Loops have as many rounds as
+/// `SHARES`th four positions. `sums` holds what threads have of both, `[thread's share][head][...]`. Loops have as many rounds as
 /// compilers know, and loads do not wait for conditions: positions that the row does not see have a weight of zero, and are
 /// read as the last one that it sees.
-fn attend_text(at_once: usize) -> String {
-    let each =
-        |text: &dyn Fn(usize) -> String| (0..at_once).map(text).collect::<Vec<_>>().join("\n            ");
+fn attend_text(head_dim: usize, at_once: usize) -> String {
+    let each = |text: &dyn Fn(usize) -> String| lines(at_once, text);
     let declare = |name: &str| each(&|h| format!("var {name}{h} = vec4<f32>(0.0);"));
-    let scores = each(&|h| {
-        format!("score{h} += pair.a * queries[at + {h}u] + pair.b * queries[at + AT_ONCE + {h}u];")
+    // The queries of all heads at a dimension are a vector.
+    let vector = ["f32", "vec2<f32>", "vec3<f32>", "vec4<f32>"][at_once - 1];
+    let part = |h: usize| if at_once > 1 { [".x", ".y", ".z", ".w"][h] } else { "" };
+    // Loads of several rounds come before what is made of them, or each round would wait for its own.
+    let rounds = head_dim / LANES;
+    let key_loads = (1..=8).rev().find(|n| rounds.is_multiple_of(*n)).unwrap_or(1);
+    let pairs = lines(key_loads, &|i| {
+        format!(
+            "let p{i} = share + 8u * (i + {i}u); let pair{i} = key_pair(block + in_page * KEY_PANEL, p{i}, t % 4u);"
+        )
     });
-    let sums = each(&|h| format!("let w{h} = weights[at + {h}u]; sum{h} += value * w{h}; total{h} += w{h};"));
-    let declare_totals = each(&|h| format!("var total{h} = 0.0;"));
-    let keep_totals = each(&|h| format!("totals[first * AT_ONCE + {h}u] = total{h};"));
+    let scores = lines(key_loads, &|i| {
+        let add = |h| format!("score{h} += pair{i}.a * q0_{i}{c} + pair{i}.b * q1_{i}{c};", c = part(h));
+        format!("let q0_{i} = queries[2u * p{i}]; let q1_{i} = queries[2u * p{i} + 1u]; {}", each(&add))
+    });
+    // The same for values, four positions a round: their weights for a head are side by side.
+    let rounds = 32usize.div_ceil(shares(head_dim));
+    let value_loads = rounds.min(4);
+    let values = lines(value_loads, &|i| {
+        let value = |j| {
+            format!("let v{i}_{j} = value_quad(panel{i}, min(four{i} * 4u + {j}u, seen - 1u) % 16u, quad);")
+        };
+        format!(
+            "let four{i} = first + (i + {i}u) * SHARES;
+            let panel{i} = panels[min(four{i}, (seen - 1u) / 4u) / 4u];
+            {}",
+            lines(4, &value)
+        )
+    });
+    let sums = lines(value_loads, &|i| {
+        let add = |h: usize| {
+            let parts = ["x", "y", "z", "w"].into_iter().enumerate();
+            let parts: String = parts.map(|(j, c)| format!("sum{h} += v{i}_{j} * w{i}_{h}.{c}; ")).collect();
+            format!(
+                "let w{i}_{h} = weights[{h}u * 32u + min(four{i}, 31u)] * weight{i}; {parts} total{h} += w{i}_{h};"
+            )
+        };
+        // Rounds beyond the segment weigh nothing.
+        format!("let weight{i} = select(0.0, 1.0, four{i} < 32u); {}", each(&add))
+    });
+    let declare_totals = declare("total");
+    let keep_totals = each(&|h| {
+        format!("totals[first * AT_ONCE + {h}u] = (total{h}.x + total{h}.y) + (total{h}.z + total{h}.w);")
+    });
+    let heads_of = (0..at_once).map(|h| format!("x[query + {h}u * DIM + i]")).collect::<Vec<_>>().join(", ");
     let keep = |name: &str, share: &str, len: &str, place: &str| {
         each(&|h| format!("sums[({share} * AT_ONCE + {h}u) * {len} + {place}] = {name}{h};"))
     };
     format!(
         "
-var<workgroup> queries: array<f32, DIM * AT_ONCE>;
+var<workgroup> queries: array<{vector}, DIM>;
 var<workgroup> sums: array<vec4<f32>, 256u * AT_ONCE>;
-var<workgroup> weights: array<f32, 129u * AT_ONCE>;
+var<workgroup> weights: array<vec4<f32>, 32u * AT_ONCE>;
 var<workgroup> largest: array<f32, 32u * AT_ONCE>;
 var<workgroup> peaks: array<f32, AT_ONCE>;
 var<workgroup> totals: array<f32, SHARES * AT_ONCE>;
@@ -188,16 +244,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let in_page = position % PAGE_TOKENS / 16u;
     if (t % 32u == 0u) {{ panels[mine] = block + VALUES + in_page * VALUE_PANEL; }}
     let query = place.query + (place.first + group.z) * place.query_stride + head * DIM;
-    for (var i = t; i < DIM * AT_ONCE; i += 256u) {{
-        queries[i % DIM * AT_ONCE + i / DIM] = x[query + i] * SCALE;
-    }}
+    for (var i = t; i < DIM; i += 256u) {{ queries[i] = {vector}({heads_of}) * SCALE; }}
     workgroupBarrier();
     {{
         {declare_scores}
-        for (var i = 0u; i < DIM / 16u; i++) {{
-            let p = share + 8u * i;
-            let pair = key_pair(block + in_page * KEY_PANEL, p, t % 4u);
-            let at = 2u * p * AT_ONCE;
+        for (var i = 0u; i < DIM / 16u; i += {key_loads}u) {{
+            {pairs}
             {scores}
         }}
         let quad = mine * 4u + t % 4u;
@@ -218,11 +270,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         var most = -1e38;
         for (var i = 0u; i < 32u; i++) {{ most = max(most, largest[t / 32u * 32u + i]); }}
         let w = select(vec4<f32>(0.0), exp2(score - most), four < vec4<u32>(seen));
-        if (t % 32u == 0u) {{
-            weights[128u * AT_ONCE + t / 32u] = 0.0;
-            peaks[t / 32u] = most;
-        }}
-        for (var i = 0u; i < 4u; i++) {{ weights[four[i] * AT_ONCE + t / 32u] = w[i]; }}
+        weights[t] = w;
+        if (t % 32u == 0u) {{ peaks[t / 32u] = most; }}
     }}
     workgroupBarrier();
 
@@ -231,11 +280,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         {declare_sums}
         {declare_totals}
         let quad = t % (DIM / 4u);
-        for (var i = 0u; i < (127u + SHARES) / SHARES; i++) {{
-            let p = min(first + i * SHARES, seen - 1u);
-            let value = value_quad(panels[p / 16u], p % 16u, quad);
-            // The weight behind the last one is zero.
-            let at = min(first + i * SHARES, 128u) * AT_ONCE;
+        for (var i = 0u; i < (31u + SHARES) / SHARES; i += {value_loads}u) {{
+            {values}
             {sums}
         }}
         {keep_sums}

@@ -5,8 +5,9 @@
 //! that depends on nothing else. What is stored is rounded as the CPU rounds it, to the bit: by integers where WGSL leaves
 //! rounding open.
 
+use unfazed_formats::KvType;
 use unfazed_formats::config::RopePairing;
-use unfazed_formats::{KvType, KvTypes};
+use unfazed_kernels::LANES;
 
 use super::super::kernel::{Access, Kernel};
 use super::kv::{BLOCK, KvText};
@@ -64,11 +65,9 @@ impl Heads {
             &format!("const HEADS = {heads}u;\nconst NB = {blocks}u;\n"),
             SHARED,
             ROUNDING,
-            &norm.map_or_else(String::new, norm_text),
-            &rope.map_or_else(String::new, |(pairing, dimensions)| rotation_text(pairing, dimensions)),
             &store_text("keys", kv.types.keys, key_words(kv.types.keys), KEY_SCALES),
             &store_text("values", kv.types.values, value_words(kv.types.values), VALUE_SCALES),
-            &main_text(norm.is_some(), rope.is_some(), kv.types),
+            &main_text(self),
         ]
         .concat();
         let rotated = rope.map_or_else(|| "plain".to_owned(), |(pairing, n)| format!("{pairing:?} {n}"));
@@ -183,47 +182,51 @@ fn put(at: u32, word: u32, mask: u32) {
 }
 ";
 
-fn norm_text(epsilon: f32) -> String {
+/// One text for each of so many.
+fn each(count: usize, text: impl Fn(usize) -> String) -> String {
+    (0..count).map(text).collect::<Vec<_>>().join("\n    ")
+}
+
+/// WGSL: sums of squares to a common factor. A value has a factor of one, as have all without a norm.
+fn norm_text(epsilon: f32, each_thread: usize) -> String {
+    let squares = each(each_thread, |i| format!("sum = fma(x{i}, x{i}, sum);"));
+    let weigh = each(each_thread, |i| format!("x{i} = x{i} * factor * select(1.0, w{i}, query || key);"));
     format!(
-        "
-fn norm_row(row: u32, lane: u32, weights: u32) {{
-    var sum = 0.0;
-    for (var d = lane; d < DIM; d += 16u) {{ let v = rows[row * PITCH + d]; sum = fma(v, v, sum); }}
-    sums[row * 16u + lane] = sum;
+        "var sum = 0.0;
+    {squares}
+    sums[t] = sum;
     workgroupBarrier();
-    var total = 0.0;
-    for (var i = 0u; i < 16u; i++) {{ total += sums[row * 16u + i]; }}
-    let scale = 1.0 / sqrt(total / f32(DIM) + {epsilon:e});
-    for (var d = lane; d < DIM; d += 16u) {{
-        rows[row * PITCH + d] = rows[row * PITCH + d] * scale * weight[weights + d];
-    }}
-}}
-"
+    sum = 0.0;
+    for (var i = 0u; i < 16u; i++) {{ sum += sums[row * 16u + i]; }}
+    let factor = select(1.0, 1.0 / sqrt(sum / f32(DIM) + {epsilon:e}), query || key);
+    {weigh}"
     )
 }
 
-/// A thread has pairs of its own: both of a pair are read before one is written.
-fn rotation_text(pairing: RopePairing, dimensions: usize) -> String {
+/// WGSL: a thread has pairs of its own, of which both are read before one is written. A table's numbers were read before.
+fn rotation_text(pairing: RopePairing, dimensions: usize) -> [String; 2] {
     let pairs = dimensions / 2;
     let (a, b) = match pairing {
         RopePairing::Halves => ("i".to_owned(), format!("i + {pairs}u")),
         RopePairing::Neighbours => ("2u * i".to_owned(), "2u * i + 1u".to_owned()),
     };
-    format!(
+    let turns = each(pairs.div_ceil(LANES), |n| {
+        format!(
+            "if (lane + {at}u < {pairs}u) {{ turn(row * PITCH, lane + {at}u, c{n}, s{n}); }}",
+            at = n * LANES
+        )
+    });
+    let function = format!(
         "
-fn turn_row(row: u32, lane: u32, table: u32) {{
-    for (var i = lane; i < {pairs}u; i += 16u) {{
-        let c = bitcast<f32>(step[table + i]);
-        let s = bitcast<f32>(step[table + {pairs}u + i]);
-        let at = row * PITCH;
-        let a = rows[at + {a}];
-        let b = rows[at + {b}];
-        rows[at + {a}] = fma(a, c, b * -s);
-        rows[at + {b}] = fma(b, c, a * s);
-    }}
+fn turn(at: u32, i: u32, c: f32, s: f32) {{
+    let a = rows[at + {a}];
+    let b = rows[at + {b}];
+    rows[at + {a}] = fma(a, c, b * -s);
+    rows[at + {b}] = fma(b, c, a * s);
 }}
 "
-    )
+    );
+    [function, format!("if (query || key) {{ {turns} }}\n    workgroupBarrier();")]
 }
 
 /// Puts the rows into a panel, slots from `slot` on: words of codes, and of scales.
@@ -349,16 +352,27 @@ fn value_words(kind: KvType) -> (&'static str, String) {
     (words, text)
 }
 
-fn main_text(norm: bool, rope: bool, types: KvTypes) -> String {
-    let norm =
-        if norm { "norm_row(row, lane, select(DIM, 0u, query));\n        workgroupBarrier();" } else { "" };
-    let rope = if rope {
-        "turn_row(row, lane, of_row.tables + place.table);\n        workgroupBarrier();"
-    } else {
-        ""
+/// WGSL: the kernel. All that is read is asked for before any of it is waited for.
+fn main_text(heads: &Heads) -> String {
+    let Heads { kv, norm, rope, .. } = heads;
+    let each_thread = kv.head_dim / LANES;
+    let load = |name: &str, buffer: &str, at: &str| {
+        each(each_thread, |i| format!("var {name}{i} = {buffer}[{at} + {}u];", i * LANES))
     };
+    let numbers = load("x", "x", "at + lane");
+    let weights = norm.map_or_else(String::new, |_| load("w", "weight", "select(DIM, 0u, query) + lane"));
+    let table = rope.map_or_else(String::new, |(_, dimensions)| {
+        let pairs = dimensions / 2;
+        each(pairs.div_ceil(LANES), |n| {
+            let i = format!("of_row.tables + place.table + min(lane + {}u, {}u)", n * LANES, pairs - 1);
+            format!("let c{n} = bitcast<f32>(step[{i}]); let s{n} = bitcast<f32>(step[{i} + {pairs}u]);")
+        })
+    });
+    let norm = norm.map_or_else(String::new, |epsilon| norm_text(epsilon, each_thread));
+    let [turn, rotation] = rope.map_or_else(Default::default, |(pairing, n)| rotation_text(pairing, n));
+    let keep = each(each_thread, |i| format!("rows[row * PITCH + lane + {}u] = x{i};", i * LANES));
     format!(
-        "
+        "{turn}
 fn peaks_of(row: u32, lane: u32) {{
     for (var d = lane; d < DIM; d += 32u) {{
         let a = rank(rows[row * PITCH + d]);
@@ -369,26 +383,26 @@ fn peaks_of(row: u32, lane: u32) {{
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {{
     let span = step_span(group.y);
+    // A row that there is not is computed as the last one, and not stored.
     let row = t / 16u;
     let lane = t % 16u;
-    let of_row = step_row(span.first + min(row, span.count - 1u));
+    let real = span.first + min(row, span.count - 1u);
+    let of_row = step_row(real);
+    let position = step[8u + span.first * 4u];
     let query = group.x < HEADS;
     let key = !query && group.x < HEADS + KV_HEADS;
     let head = select((group.x - HEADS) % KV_HEADS, group.x, query);
     let begin = select(select(place.value, place.key, key), place.query, query);
-    let stride = select(place.key_stride, place.query_stride, query);
-    let at = begin + (span.first + row) * stride + head * DIM;
-    for (var i = t; i < 16u * NB; i += 256u) {{ atomicStore(&peaks[i], 0u); }}
-    for (var d = lane; d < DIM; d += 16u) {{
-        if (row < span.count) {{ rows[row * PITCH + d] = x[at + d]; }}
-    }}
-    workgroupBarrier();
-    if (query || key) {{
-        {norm}
-        {rope}
-    }}
-    let position = step_row(span.first).position;
+    let at = begin + real * select(place.key_stride, place.query_stride, query) + head * DIM;
+    {numbers}
+    {weights}
+    {table}
     let block = block_at(step[of_row.pages + position / PAGE_TOKENS], head);
+    for (var i = t; i < 16u * NB; i += 256u) {{ atomicStore(&peaks[i], 0u); }}
+    {norm}
+    {keep}
+    workgroupBarrier();
+    {rotation}
     let panel = position % PAGE_TOKENS / 16u;
     let slot = position % 16u;
     if (query) {{
@@ -404,8 +418,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }}
 }}
 ",
-        keys = puts("keys", types.keys),
-        values = puts("values", types.values),
+        keys = puts("keys", kv.types.keys),
+        values = puts("values", kv.types.values),
     )
 }
 

@@ -20,7 +20,8 @@
 //! | `routing.rs` | which experts a row goes through, which rows an expert has |
 //! | `grouped.rs` | feed-forward networks of many rows |
 //! | `attend_prompt/` | attention of many rows of a sequence, taken together |
-//! | `receipt.rs` | proof that a command buffer ran, after all before it and on the data that was meant |
+//! | `top.rs` | the largest logits of rows |
+//! | `receipt.rs` | the proof that work ran |
 
 mod activations;
 pub mod attend_decode;
@@ -41,6 +42,7 @@ pub mod shard;
 pub mod step;
 mod table;
 pub mod tile;
+pub mod top;
 
 use super::kernel::Kernel;
 use super::open::Abilities;

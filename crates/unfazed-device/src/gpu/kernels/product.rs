@@ -249,8 +249,8 @@ var unit = t / {LANES}u;
         text
     }
 
-    /// WGSL that adds up what `sums` are in all threads, as many as [`Product::sums_at_once`]: then in thread
-    /// `16 * i + lane` what `total(i)` names is the sum of number `i` for the lane, inside of `then`.
+    /// WGSL that adds up what `sums` are in all threads, at most [`Product::sums_at_once`] of them, taken `stride` at a time:
+    /// thread `16 * number + lane` has those of take `number` for its lane in `total0`, `total1`, ... and does `then`.
     pub(super) fn add_up(&self, sums: &[String], stride: usize, then: &str) -> String {
         let slices = self.threads / LANES;
         let mut text = "workgroupBarrier();\n".to_owned();
@@ -266,7 +266,8 @@ var unit = t / {LANES}u;
             let _ = writeln!(
                 text,
                 "var total{i} = 0.0;\n\
-                 for (var i = 0u; i < {slices}u; i++) {{ total{i} += parts[(number * {stride}u + {i}u) * {}u + i * {LANES}u + lane]; }}",
+                 for (var i = 0u; i < {slices}u; i++) {{\n\
+                 total{i} += parts[(number * {stride}u + {i}u) * {}u + i * {LANES}u + lane];\n}}",
                 self.threads
             );
         }

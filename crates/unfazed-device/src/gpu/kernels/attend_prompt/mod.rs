@@ -8,12 +8,12 @@
 //! | file | what |
 //! |---|---|
 //! | `floats.rs` | f32, for every type of keys and values |
-//! | `cooperative.rs` | f16 keys and values as they lie in their pages, products of 16x16 matrices, sums in f32 |
+//! | `cooperative.rs` | products of 16x16 matrices of f16, sums in f32; for keys and values that f16 can hold |
 
 mod cooperative;
 mod floats;
 
-use unfazed_formats::{KvType, KvTypes};
+use unfazed_formats::KvTypes;
 
 use super::kv::KvText;
 use crate::gpu::kernel::Kernel;
@@ -67,10 +67,11 @@ impl AttendPrompt {
 
     /// Whether there are products of matrices for it.
     fn multiplies_matrices(&self, abilities: &Abilities) -> bool {
-        let halves = self.kv.types == KvTypes::both(KvType::F16);
+        let KvTypes { keys, values } = self.kv.types;
+        let halves = cooperative::takes(keys) && cooperative::takes(values);
         let matrices = abilities.subgroup == Some(32) && abilities.cooperative.contains(&[16; 3]);
         let room = cooperative::shared_bytes(self.kv.head_dim) <= abilities.shared_bytes as usize;
-        halves && matrices && abilities.half && room && self.kv.head_dim <= 128
+        halves && matrices && abilities.half && room && self.kv.head_dim.is_multiple_of(32)
     }
 
     /// Workgroups for so many blocks.
