@@ -106,7 +106,11 @@ pub(super) fn describe(adapter: &wgpu::Adapter) -> AdapterInfo {
     AdapterInfo {
         unified: software || info.device_type == DeviceType::IntegratedGpu,
         software,
-        backend: info.backend.to_string(),
+        backend: match info.backend {
+            wgpu::Backend::Vulkan => "Vulkan".to_owned(),
+            wgpu::Backend::Metal => "Metal".to_owned(),
+            other => other.to_string(),
+        },
         driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
         name: info.name,
         memory: heaps.total,

@@ -87,8 +87,12 @@ pub(crate) fn left_to_the_processor(
             "no rate can be predicted before `unfazed calibrate` has measured this machine".to_owned()
         }
     };
+    let why = match settings.gpu.layers {
+        GpuLayers::Count(layers) => format!("with --gpu-layers {layers}"),
+        GpuLayers::Auto | GpuLayers::All => "for want of memory on the GPU".to_owned(),
+    };
     Some(format!(
-        "the processor computes the experts of {left} of {} layers, for want of memory on the GPU: {rate}; --cpu-moe, which \
+        "the processor computes the experts of {left} of {} layers, {why}: {rate}; --cpu-moe, which \
          puts the attention of all layers on the GPU, or --stream-experts on may be faster",
         experts.len()
     ))
