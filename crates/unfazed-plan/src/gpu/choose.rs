@@ -62,7 +62,7 @@ pub(crate) fn choose(
         layer_page: Bytes(request.page.0.div_ceil((request.model.layers as u64).max(1))),
         scratch: Arena::new(request.model, request.chunk).bytes,
         streams: request.streams,
-        experts_stay: streamed || (request.streams && unified),
+        experts_stay: streamed || request.streams,
     };
     let most = match settings.layers {
         GpuLayers::Count(layers) => layers.min(fit.most()),
@@ -71,9 +71,8 @@ pub(crate) fn choose(
         GpuLayers::Auto | GpuLayers::All => fit.most(),
     };
     let fits = |units, pages, copy| fit.fits(units, pages, copy, spare(pages));
-    let (units, copy) = layers(&settings, request.streams, |copy| {
-        (1..=most).rev().find(|units| fits(*units, request.least_pages, copy)).unwrap_or(0)
-    });
+    let copy = true;
+    let units = (1..=most).rev().find(|units| fits(*units, request.least_pages, copy)).unwrap_or(0);
     told::lowered(request, &fit, &wanted, units, changes)?;
     if units == 0 {
         return Ok(None);
@@ -87,18 +86,6 @@ pub(crate) fn choose(
     let lower = half.map(|units| fit.placement(units));
     let rungs = rungs([Some(placement), lower, Some(Placement::cpu(request.model.layers))]);
     Ok(Some((GpuPlan { pools, rungs, budget_ms: settings.budget_ms, host_copy: copy }, pages)))
-}
-
-/// So many layers, and whether the processor's memory keeps a copy: if nobody asked, where that costs no layer.
-fn layers(settings: &GpuSettings, streams: bool, most: impl Fn(bool) -> usize) -> (usize, bool) {
-    match settings.host_copy {
-        HostCopy::On => (most(true), true),
-        HostCopy::Auto if !streams => {
-            let (with, without) = (most(true), most(false));
-            if with >= without { (with, true) } else { (without, false) }
-        }
-        HostCopy::Auto | HostCopy::Off => (most(false), false),
-    }
 }
 
 fn rungs(placements: [Option<Placement>; 3]) -> Vec<Rung> {
@@ -146,11 +133,11 @@ fn checked(request: &Request<'_>, changes: &mut Changes<'_>) -> Result<GpuSettin
         let change = Change { setting: "split", verb: "changed", to, settings: with(gpu) };
         changes.change(split, change, &format!("layers are shared by {} GPUs", gpus.len()))?;
     }
-    if gpu.host_copy == HostCopy::On && request.streams && !gpus.is_empty() {
-        gpu.host_copy = HostCopy::Off;
+    if gpu.host_copy == HostCopy::Off && !gpus.is_empty() {
+        gpu.host_copy = HostCopy::On;
         let to = gpu.host_copy.to_string();
         let change = Change { setting: "gpu-host-copy", verb: "changed", to, settings: with(gpu) };
-        changes.change(HostCopy::On, change, "not all experts fit into the processor's memory")?;
+        changes.change(HostCopy::Off, change, "engines cannot do without the processor's copy yet")?;
     }
     Ok(gpu)
 }
