@@ -53,7 +53,6 @@ pub(crate) fn choose(
         return Ok(None);
     }
     let streamed = request.settings.stream_experts == crate::StreamExperts::On;
-    let unified = request.gpus.iter().all(|gpu| gpu.unified);
     let fit = Fit {
         model: request.model,
         weights: request.weights,
