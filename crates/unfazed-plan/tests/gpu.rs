@@ -213,23 +213,25 @@ fn of_a_gpu_that_does_not_tell_its_memory_nothing_is_taken_unasked() {
 }
 
 #[test]
-fn shared_memory_counts_once_and_a_second_copy_is_kept_only_where_it_costs_no_layer() {
+fn shared_memory_counts_once_and_the_second_copy_costs_layers() {
     let shared = Gpu { unified: true, ..gpu(64 * GIB) };
-    let copies = |free| {
+    let layers = |free| {
         let plan =
             ask(&QWEN3_30B, &with(machine(free * GIB), std::slice::from_ref(&shared)), &Settings::default());
-        let plan = plan.unwrap();
-        let gpu = plan.gpu.clone().unwrap();
-        (gpu.host_copy, gpu.placement().unwrap().gpu_layers(), plan.streams())
+        let gpu = plan.unwrap().gpu.unwrap();
+        assert!(gpu.host_copy);
+        gpu.placement().unwrap().gpu_layers()
     };
-    assert_eq!(copies(64), (true, 48, false));
-    assert_eq!(copies(24), (false, 48, false));
-    // Streamed experts leave no room for a copy of themselves: the GPU has the rest.
-    assert_eq!(copies(12), (false, 48, true));
-    let on = GpuSettings { host_copy: HostCopy::On, ..GpuSettings::default() };
-    let plan = ask(&QWEN3_30B, &with(machine(24 * GIB), &[shared]), &settings(on)).unwrap();
-    let gpu = plan.gpu.unwrap();
-    assert!(gpu.host_copy && gpu.placement().unwrap().gpu_layers() < 48);
+    assert_eq!(layers(64), 48);
+    assert!(layers(24) < 48);
+}
+
+#[test]
+fn the_processors_copy_cannot_be_left_out_yet_and_a_line_says_so() {
+    let machine = with(machine(64 * GIB), &[gpu(80 * GIB)]);
+    let off = GpuSettings { host_copy: HostCopy::Off, ..GpuSettings::default() };
+    let plan = ask(&QWEN3_30B, &machine, &settings(off)).unwrap();
+    assert!(plan.gpu.unwrap().host_copy && plan.notes[0].contains("gpu-host-copy"), "{:?}", plan.notes);
 }
 
 #[test]
@@ -316,7 +318,7 @@ fn check_gpus(shape: &Shape, machine: &Machine, settings: &Settings, plan: &Plan
         assert!(!settings.strict || placement.gpu_layers() == count.min(shape.layers));
     }
     assert!(plan.pages * PAGE_TOKENS >= plan.context.0);
-    assert!(settings.gpu.host_copy != HostCopy::Off || !gpu.host_copy);
+    assert!(gpu.host_copy);
 }
 
 proptest! {
