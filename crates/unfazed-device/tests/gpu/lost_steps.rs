@@ -46,11 +46,11 @@ fn batch(all: &[Conversation]) -> (Batch, Vec<(usize, usize)>) {
         if *computed >= tokens.len() {
             continue;
         }
-        for position in *computed..end {
+        for (position, token) in tokens.iter().enumerate().take(end).skip(*computed) {
             let logits = position + 1 >= *prompt && position + 1 == end;
             let generated = position >= *prompt;
             let sequence = batch.sequences.len();
-            batch.rows.push(BatchRow { token: tokens[position], sequence, position, logits, generated });
+            batch.rows.push(BatchRow { token: *token, sequence, position, logits, generated });
             if logits {
                 wanted.push((i, position));
             }
