@@ -129,18 +129,19 @@ fn a_dense_network_has_the_bits_of_a_row_whatever_the_rows_beside_it() {
         let up = Stack::new(format, width, columns, 1, 6);
         let x = rows_of(6, columns, 7);
         let kernel = GateUp { gate: gate.layout(), up: up.layout(), norm: None, used: None, rows: 6 };
-        let run = |x: &[Vec<f32>]| {
+        let run = |kernel: &GateUp, x: &[Vec<f32>]| {
             let out = bytes_of(&vec![f32::NAN; x.len() * width]);
             let buffers: [&[u8]; 4] = [&bytes_of(&x.concat()), &gate.bytes, &up.bytes, &out];
             let immediates = immediates(x.len(), Shard::all(1));
             let trial = Trial { buffers: &buffers, immediates: &immediates, grid: kernel.grid(x.len()) };
             floats(&once(gpu, &kernel.kernel(&gpu.abilities), &trial).unwrap()[3])
         };
-        let all = run(&x);
+        let all = run(&kernel, &x);
         let expected: Vec<f32> = x.iter().flat_map(|x| inner(&gate, &up, 0, x)).collect();
         let off = difference(&all, &expected);
         assert!(off < TOLERANCE, "{format:?} is off by {off:e}");
-        assert_eq!(run(&x[5..]), all[5 * width..], "{format:?}");
+        assert_eq!(run(&kernel, &x[5..]), all[5 * width..], "{format:?}");
+        assert_eq!(run(&GateUp { rows: 1, ..kernel }, &x[5..]), all[5 * width..], "{format:?} for a row");
     }
 }
 

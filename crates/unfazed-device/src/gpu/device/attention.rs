@@ -61,9 +61,12 @@ impl GpuDevice {
             if spans == 0 {
                 continue;
             }
-            let key = Key::Heads(mode, layer, ids);
-            live.prepare(
-                key,
+            let [q, k, v] = live.arena(mode).starts.map(|start| start as u32);
+            let place =
+                HeadsPlace { query: q, key: k, value: v, query_stride: query, key_stride: kv, table: 0 };
+            live.run(
+                Key::Heads(mode, layer, ids),
+                Cost::WHOLE,
                 |_| Ok((what.kernel(), vec![Shard::all(1)])),
                 |live, _| {
                     let arena = live.arena(mode);
@@ -74,11 +77,8 @@ impl GpuDevice {
                     };
                     Ok([&arena.step, &arena.heads, live.pages(layer)?, weights].map(Bound::from).to_vec())
                 },
+                |_| (place.bytes().to_vec(), what.grid(spans)),
             )?;
-            let [q, k, v] = live.arena(mode).starts.map(|start| start as u32);
-            let place =
-                HeadsPlace { query: q, key: k, value: v, query_stride: query, key_stride: kv, table: 0 };
-            live.dispatch(key, Cost::WHOLE, |_| (place.bytes().to_vec(), what.grid(spans)));
         }
         Ok(())
     }
@@ -106,19 +106,17 @@ impl GpuDevice {
         if counts.blocks == 0 {
             return Ok(());
         }
-        let key = Key::Attention(Mode::Prompt, layer);
-        live.prepare(
-            key,
+        let place = PromptPlace { query: 0, query_stride: stride, context: 0, context_stride: stride };
+        live.run(
+            Key::Attention(Mode::Prompt, layer),
+            Cost::WHOLE.of_length(counts.longest),
             |live| Ok((what.kernel(&live.gpu.abilities), vec![Shard::all(1)])),
             |live, _| {
                 let (arena, pages) = (&live.prompt, live.pages(layer)?);
                 Ok([&arena.step, &arena.heads, pages, pages, &arena.context].map(Bound::from).to_vec())
             },
-        )?;
-        let place = PromptPlace { query: 0, query_stride: stride, context: 0, context_stride: stride };
-        let cost = Cost::WHOLE.of_length(counts.longest);
-        live.dispatch(key, cost, |_| (place.bytes().to_vec(), what.grid(counts.blocks)));
-        Ok(())
+            |_| (place.bytes().to_vec(), what.grid(counts.blocks)),
+        )
     }
 
     /// Attention of generated rows, each for itself.
@@ -132,24 +130,6 @@ impl GpuDevice {
             return Ok(());
         }
         let segments = what.segments(counts.longest);
-        let key = Key::Attention(Mode::Decode, layer);
-        live.prepare(
-            key,
-            |_| Ok((what.kernel(), vec![Shard::all(1)])),
-            |live, _| {
-                let (arena, pages) = (&live.decode, live.pages(layer)?);
-                let all = [&arena.step, &arena.heads, pages, pages, &arena.context, &live.parts];
-                Ok(all.map(Bound::from).to_vec())
-            },
-        )?;
-        live.prepare(
-            Key::Merge,
-            |_| Ok((what.merge(), vec![Shard::all(1)])),
-            |live, _| {
-                let arena = &live.decode;
-                Ok([&arena.step, &live.parts, &arena.context].map(Bound::from).to_vec())
-            },
-        )?;
         let each = what.part_len(1, segments as usize).max(1);
         let at_once = (room / each).clamp(1, counts.rows as usize) as u32;
         for first in (0..counts.rows).step_by(at_once as usize) {
@@ -162,10 +142,28 @@ impl GpuDevice {
                 segments,
                 first,
             };
-            live.dispatch(key, Cost::WHOLE, |_| (place.bytes().to_vec(), what.grid(rows, segments)));
+            live.run(
+                Key::Attention(Mode::Decode, layer),
+                Cost::WHOLE,
+                |_| Ok((what.kernel(), vec![Shard::all(1)])),
+                |live, _| {
+                    let (arena, pages) = (&live.decode, live.pages(layer)?);
+                    let all = [&arena.step, &arena.heads, pages, pages, &arena.context, &live.parts];
+                    Ok(all.map(Bound::from).to_vec())
+                },
+                |_| (place.bytes().to_vec(), what.grid(rows, segments)),
+            )?;
             if segments > 1 {
-                let grid = [what.heads as u32, rows, 1];
-                live.dispatch(Key::Merge, Cost::WHOLE, |_| (place.bytes().to_vec(), grid));
+                live.run(
+                    Key::Merge,
+                    Cost::WHOLE,
+                    |_| Ok((what.merge(), vec![Shard::all(1)])),
+                    |live, _| {
+                        let arena = &live.decode;
+                        Ok([&arena.step, &live.parts, &arena.context].map(Bound::from).to_vec())
+                    },
+                    |_| (place.bytes().to_vec(), [what.heads as u32, rows, 1]),
+                )?;
             }
         }
         Ok(())

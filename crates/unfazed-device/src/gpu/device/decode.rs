@@ -9,6 +9,7 @@ use super::live::Live;
 use super::weights::{Experts, MatrixId, VectorId};
 use crate::DeviceError;
 use crate::gpu::budget::Cost;
+use crate::gpu::kernel::Kernel;
 use crate::gpu::kernels::experts::{Down, GateUp};
 use crate::gpu::kernels::matvec::{MOST_ROWS, MatVec};
 use crate::gpu::kernels::shard::{Shard, immediates};
@@ -22,11 +23,17 @@ fn width(rows: usize) -> usize {
     if rows == 1 { 1 } else { MOST_ROWS }
 }
 
-/// Records a kernel for all rows: it takes as many at a time as it can.
-fn record(live: &mut Live, key: Key, rows: usize, grid: impl Fn(Shard) -> [u32; 3]) {
-    live.dispatch(key, Cost::WHOLE.of_length(rows as u32), |shard| {
-        (immediates(rows, shard).to_vec(), grid(shard))
-    });
+/// Records a kernel for all rows, as [`Live::run`]: it takes as many at a time as it can.
+fn record(
+    live: &mut Live,
+    key: Key,
+    rows: usize,
+    make: impl FnOnce(&Live) -> Result<(Kernel, Vec<Shard>), DeviceError>,
+    bound: impl Fn(&Live, Shard) -> Result<Vec<Bound<'_>>, DeviceError>,
+    grid: impl Fn(Shard) -> [u32; 3],
+) -> Result<(), DeviceError> {
+    let scalars = |shard| (immediates(rows, shard).to_vec(), grid(shard));
+    live.run(key, Cost::WHOLE.of_length(rows as u32), make, bound, scalars)
 }
 
 impl GpuDevice {
@@ -44,8 +51,10 @@ impl GpuDevice {
         }
         let what = MatVec { matrices, norm: Some(epsilon), add: false, listed: false, rows: width };
         let key = Key::DecodeQkv(all, weight, width);
-        live.prepare(
+        record(
+            live,
             key,
+            rows,
             |live| Ok((what.kernel(&live.gpu.abilities), vec![what.whole()])),
             |live, _| {
                 let arena = &live.decode;
@@ -55,9 +64,8 @@ impl GpuDevice {
                 }
                 Ok(bound)
             },
-        )?;
-        record(live, key, rows, |shard| what.grid(shard));
-        Ok(())
+            |shard| what.grid(shard),
+        )
     }
 
     pub(super) fn decode_context(&mut self, w: MatrixId) -> Result<(), DeviceError> {
@@ -80,17 +88,18 @@ impl GpuDevice {
             rows: width,
         };
         let key = Key::DecodeAdd(w, width);
-        live.prepare(
+        record(
+            live,
             key,
-            |live| Ok((what.kernel(&live.gpu.abilities), live.matrix(w)?.shards(&live.gpu))),
+            rows,
+            |live| Ok((what.kernel(&live.gpu.abilities), live.shards(w)?)),
             |live, shard| {
                 let arena = &live.decode;
                 let [input, out] = [input(arena), &arena.residual].map(Bound::from);
                 Ok(vec![input, live.matrix(w)?.bound(shard), out])
             },
-        )?;
-        record(live, key, rows, |shard| what.grid(shard));
-        Ok(())
+            |shard| what.grid(shard),
+        )
     }
 
     pub(super) fn decode_network(
@@ -130,17 +139,18 @@ impl GpuDevice {
         let matrices = vec![live.matrix(router)?.layout];
         let what = MatVec { matrices, norm: Some(epsilon), add: false, listed: false, rows: width };
         let key = Key::DecodeRouter(router, weight, width);
-        live.prepare(
+        record(
+            live,
             key,
-            |live| Ok((what.kernel(&live.gpu.abilities), live.matrix(router)?.shards(&live.gpu))),
+            rows,
+            |live| Ok((what.kernel(&live.gpu.abilities), live.shards(router)?)),
             |live, shard| {
                 let arena = &live.decode;
                 let [input, norm] = [&arena.residual, live.vector(weight)?].map(Bound::from);
                 Ok(vec![input, norm, live.matrix(router)?.bound(shard), Bound::from(&arena.router)])
             },
-        )?;
-        record(live, key, rows, |shard| what.grid(shard));
-        Ok(())
+            |shard| what.grid(shard),
+        )
     }
 
     /// Gate and up of the chosen experts, or of a dense network.
@@ -156,13 +166,13 @@ impl GpuDevice {
         let live = self.live.as_mut().ok_or_else(super::gone)?;
         let (gate_layout, up_layout) = (live.matrix(gate)?.layout, live.matrix(up)?.layout);
         let used = config.map(|config| config.used);
-        // All rows of a dense network share what is read.
-        let most = if used.is_some() { width } else { MOST_ROWS };
-        let what = GateUp { gate: gate_layout, up: up_layout, norm: Some(epsilon), used, rows: most };
+        let what = GateUp { gate: gate_layout, up: up_layout, norm: Some(epsilon), used, rows: width };
         let key = Key::DecodeInner(gate, up, weight, width);
-        live.prepare(
+        record(
+            live,
             key,
-            |live| Ok((what.kernel(&live.gpu.abilities), live.matrix(gate)?.shards(&live.gpu))),
+            rows,
+            |live| Ok((what.kernel(&live.gpu.abilities), live.shards(gate)?)),
             |live, shard| {
                 let arena = &live.decode;
                 let mut bound = vec![Bound::from(&arena.residual), Bound::from(live.vector(weight)?)];
@@ -171,9 +181,8 @@ impl GpuDevice {
                 bound.push(Bound::from(&arena.inner));
                 Ok(bound)
             },
-        )?;
-        record(live, key, rows, |_| what.grid(rows));
-        Ok(())
+            |_| what.grid(rows),
+        )
     }
 
     fn decode_outer(&mut self, down: MatrixId, config: &ExpertConfig) -> Result<(), DeviceError> {
@@ -181,18 +190,19 @@ impl GpuDevice {
         let live = self.live.as_mut().ok_or_else(super::gone)?;
         let what = Down { down: live.matrix(down)?.layout, used: config.used };
         let key = Key::DecodeOuter(down);
-        live.prepare(
+        record(
+            live,
             key,
-            |live| Ok((what.kernel(&live.gpu.abilities), live.matrix(down)?.shards(&live.gpu))),
+            rows,
+            |live| Ok((what.kernel(&live.gpu.abilities), live.shards(down)?)),
             |live, shard| {
                 let arena = &live.decode;
                 let mut bound = [&arena.inner, &arena.ids, &arena.weights].map(Bound::from).to_vec();
                 bound.extend([live.matrix(down)?.bound(shard), Bound::from(&arena.residual)]);
                 Ok(bound)
             },
-        )?;
-        record(live, key, rows, |_| what.grid(rows));
-        Ok(())
+            |_| what.grid(rows),
+        )
     }
 
     /// Logits of the rows of both modes that ask for them, on their way to the host.
@@ -216,9 +226,11 @@ impl GpuDevice {
             let matrices = vec![live.matrix(table)?.layout];
             let what = MatVec { matrices, norm: Some(epsilon), add: false, listed: true, rows: width };
             let key = Key::Logits(mode, table, norm, width);
-            live.prepare(
+            record(
+                live,
                 key,
-                |live| Ok((what.kernel(&live.gpu.abilities), live.matrix(table)?.shards(&live.gpu))),
+                rows,
+                |live| Ok((what.kernel(&live.gpu.abilities), live.shards(table)?)),
                 |live, shard| {
                     let arena = live.arena(mode);
                     let mut bound =
@@ -226,8 +238,8 @@ impl GpuDevice {
                     bound.extend([live.matrix(table)?.bound(shard), Bound::from(&arena.logits)]);
                     Ok(bound)
                 },
+                |shard| what.grid(shard),
             )?;
-            record(live, key, rows, |shard| what.grid(shard));
             let bytes = super::arena::words(rows, self.shape.vocab);
             let Live { queue, decode, prompt, .. } = live;
             let logits = if mode == Mode::Decode { &decode.logits } else { &prompt.logits };

@@ -9,7 +9,7 @@ use super::weights::{MatrixId, VectorId};
 pub(super) enum Key {
     /// Query, key and value of generated rows.
     DecodeQkv([MatrixId; 3], VectorId, usize),
-    /// A prompt's rows times a matrix, in tiles of so many rows.
+    /// A prompt's rows times a matrix (the first of two), in tiles of so many rows.
     Product(Product, MatrixId, u32),
     /// Rounding of a prompt's rows.
     Round(Operand, Option<VectorId>, Form),
@@ -31,10 +31,6 @@ pub(super) enum Key {
     DecodeOuter(MatrixId),
     /// The rows of each expert.
     Group,
-    /// Gate and up of a prompt, in tiles of so many rows.
-    Inner(MatrixId, MatrixId, u32),
-    /// Down of a prompt, in tiles of so many rows.
-    Outer(MatrixId, u32),
     /// Experts' outputs to the residual.
     Combine,
     /// Logits.
@@ -56,8 +52,12 @@ pub(super) enum Product {
     Value,
     Context,
     Router,
-    /// Of a dense network.
+    /// Of a dense network: gate and up.
+    Gated,
     Down,
+    /// Of a mixture: gate and up.
+    ExpertsGated,
+    ExpertsDown,
 }
 
 /// Rows that are rounded.

@@ -30,7 +30,7 @@ pub(super) struct Matrix {
 
 impl Matrix {
     /// Panels, or experts, that are bound together, and where their bytes are.
-    pub(super) fn shards(&self, gpu: &Gpu) -> Vec<Shard> {
+    fn shards(&self, gpu: &Gpu) -> Vec<Shard> {
         match self.parts {
             1 => Shard::divide(self.layout.panels(), self.layout.panel_bytes(), &gpu.abilities),
             parts => Shard::divide(parts, self.layout.bytes(), &gpu.abilities),
@@ -53,10 +53,10 @@ impl Matrix {
 }
 
 /// A kernel with its buffers.
-pub(super) struct Prepared {
-    pub(super) pipeline: Arc<Pipeline>,
-    pub(super) group: Group,
-    pub(super) shard: Shard,
+struct Prepared {
+    pipeline: Arc<Pipeline>,
+    group: Group,
+    shard: Shard,
 }
 
 /// A device and everything on it.
@@ -150,6 +150,11 @@ impl Live {
         self.matrices.get(id.0 as usize).ok_or_else(|| unknown("matrix", id.0))
     }
 
+    /// The parts that a matrix or stack is bound in.
+    pub(super) fn shards(&self, id: MatrixId) -> Result<Vec<Shard>, DeviceError> {
+        Ok(self.matrix(id)?.shards(&self.gpu))
+    }
+
     pub(super) fn vector(&self, id: VectorId) -> Result<&Ready<Buffer>, DeviceError> {
         self.vectors.get(id.0 as usize).ok_or_else(|| unknown("vector", id.0))
     }
@@ -164,39 +169,40 @@ impl Live {
         Ok(pipeline)
     }
 
-    /// Makes what `key` stands for, the first time: a kernel, and for each shard of its weights the buffers.
-    pub(super) fn prepare(
-        &mut self,
-        key: Key,
-        make: impl FnOnce(&Live) -> Result<(Kernel, Vec<Shard>), DeviceError>,
-        bound: impl Fn(&Live, Shard) -> Result<Vec<Bound<'_>>, DeviceError>,
-    ) -> Result<(), DeviceError> {
-        if self.prepared.contains_key(&key) {
-            return Ok(());
-        }
-        let (kernel, shards) = make(self)?;
-        let pipeline = self.pipeline(&kernel)?;
-        let mut all = Vec::with_capacity(shards.len());
-        for shard in shards {
-            let group = self.memory.bind(&pipeline, &bound(self, shard)?)?;
-            all.push(Prepared { pipeline: Arc::clone(&pipeline), group, shard });
-        }
-        self.prepared.insert(key, all);
-        Ok(())
-    }
-
-    /// Records what was prepared; `scalars` are made for each shard, with its grid.
-    pub(super) fn dispatch(
+    /// Records what `key` stands for: a kernel with its buffers, for each shard of its weights. `make` and `bound` make it at the
+    /// first time; `scalars` are a shard's immediates and grid.
+    pub(super) fn run(
         &mut self,
         key: Key,
         cost: Cost,
-        mut scalars: impl FnMut(Shard) -> (Vec<u8>, [u32; 3]),
-    ) {
+        make: impl FnOnce(&Live) -> Result<(Kernel, Vec<Shard>), DeviceError>,
+        bound: impl Fn(&Live, Shard) -> Result<Vec<Bound<'_>>, DeviceError>,
+        scalars: impl Fn(Shard) -> (Vec<u8>, [u32; 3]),
+    ) -> Result<(), DeviceError> {
+        if !self.prepared.contains_key(&key) {
+            let all = self.prepare(make, bound)?;
+            self.prepared.insert(key, all);
+        }
         let Live { prepared, queue, .. } = self;
         for Prepared { pipeline, group, shard } in prepared.get(&key).into_iter().flatten() {
             let (immediates, grid) = scalars(*shard);
             queue.dispatch(pipeline, group, &immediates, grid, cost);
         }
+        Ok(())
+    }
+
+    fn prepare(
+        &mut self,
+        make: impl FnOnce(&Live) -> Result<(Kernel, Vec<Shard>), DeviceError>,
+        bound: impl Fn(&Live, Shard) -> Result<Vec<Bound<'_>>, DeviceError>,
+    ) -> Result<Vec<Prepared>, DeviceError> {
+        let (kernel, shards) = make(self)?;
+        let pipeline = self.pipeline(&kernel)?;
+        let of = |shard| {
+            let group = self.memory.bind(&pipeline, &bound(self, shard)?)?;
+            Ok(Prepared { pipeline: Arc::clone(&pipeline), group, shard })
+        };
+        shards.into_iter().map(of).collect()
     }
 }
 

@@ -62,8 +62,11 @@ impl GpuDevice {
             Form::Halves(grain) => (false, false, true, grain),
         };
         let what = Quantise { columns, grain, norm: norm.is_some(), listed: false, floats, integers, halves };
-        live.prepare(
+        let epsilon = norm.map_or(0.0, |(_, epsilon)| epsilon);
+        let scalars = QuantiseScalars { rows: rows as u32, epsilon };
+        live.run(
             key,
+            Cost::WHOLE,
             |_| Ok((quantise(&what), vec![Shard::all(1)])),
             |live, _| {
                 let source = match operand {
@@ -78,42 +81,57 @@ impl GpuDevice {
                 bound.extend(live.rounded(operand, form)?.iter().map(Bound::from));
                 Ok(bound)
             },
-        )?;
-        let scalars =
-            QuantiseScalars { rows: rows as u32, epsilon: norm.map_or(0.0, |(_, epsilon)| epsilon) };
-        live.dispatch(key, Cost::WHOLE, |_| (scalars.bytes(), scalars.grid()));
-        Ok(())
+            |_| (scalars.bytes(), scalars.grid()),
+        )
     }
 
-    /// `out` = (or += ) the rounded rows of an operand times a matrix.
-    fn product(
-        &mut self,
-        what: Product,
-        operand: Operand,
-        matrix: MatrixId,
-        add: bool,
-        out: fn(&Live) -> Bound<'_>,
-    ) -> Result<(), DeviceError> {
+    /// The rounded rows times a matrix, or gate and up of one layout; for experts their own rows times theirs.
+    fn product(&mut self, what: Product, matrices: &[MatrixId]) -> Result<(), DeviceError> {
         let rows = self.rows.prompt.len();
+        let experts = self.shape.experts.filter(|_| what.of_experts());
+        let (used, count) = experts.map_or((1, 1), |experts| (experts.used, experts.count));
+        // So many rows an expert has, about.
+        let tile_rows = tile_rows(rows * used / count.max(1));
+        let stride = self.shape.max_rows as u32;
         let live = self.live.as_mut().ok_or_else(super::gone)?;
-        let layout = live.matrix(matrix)?.layout;
+        let first =
+            *matrices.first().ok_or_else(|| DeviceError::Batch("a product without a matrix".to_owned()))?;
+        let layout = live.same_layout(matrices)?;
         let (path, form) = path(live, &layout);
-        let product = if add { tile::Product::Add } else { tile::Product::Store };
-        let tile = Tile { layout, path, rows: TileRows::All, product, tile_rows: tile_rows(rows) };
-        let key = Key::Product(what, matrix, tile.tile_rows);
-        live.prepare(
-            key,
-            |live| Ok((tile.kernel(), live.whole(matrix)?)),
+        let tile = match what {
+            Product::ExpertsGated => gate_up(layout, path, used as u32, tile_rows),
+            Product::ExpertsDown => down(layout, path, tile_rows),
+            _ => Tile { layout, path, rows: TileRows::All, product: what.made(), tile_rows },
+        };
+        live.run(
+            Key::Product(what, first, tile_rows),
+            Cost::WHOLE,
+            |live| {
+                Ok((tile.kernel(), if experts.is_some() { live.shards(first)? } else { live.whole(first)? }))
+            },
             |live, shard| {
-                let mut bound = vec![live.matrix(matrix)?.bound(shard)];
-                bound.extend(live.rounded(operand, form)?.iter().map(Bound::from));
-                bound.push(out(live));
+                let mut bound = Vec::with_capacity(8);
+                for matrix in matrices {
+                    bound.push(live.matrix(*matrix)?.bound(shard));
+                }
+                bound.extend(live.rounded(what.operand(), form)?.iter().map(Bound::from));
+                if experts.is_some() {
+                    bound.extend([&live.many.lists, &live.many.counts].map(Bound::from));
+                }
+                bound.push(live.out(what));
                 Ok(bound)
             },
-        )?;
-        let scalars = TileScalars { rows: rows as u32, ..TileScalars::default() };
-        live.dispatch(key, Cost::WHOLE, |_| (scalars.bytes(), tile.grid(rows as u32, 1)));
-        Ok(())
+            |shard| {
+                let of_all = TileScalars { rows: rows as u32, ..TileScalars::default() };
+                match experts {
+                    None => (of_all.bytes(), tile.grid(rows as u32, 1)),
+                    Some(_) => {
+                        let scalars = TileScalars { stride, first_expert: shard.first, ..of_all };
+                        (scalars.bytes(), tile.grid(rows as u32, shard.count))
+                    }
+                }
+            },
+        )
     }
 
     /// Rounds an operand for some matrices, in each form once.
@@ -138,9 +156,9 @@ impl GpuDevice {
             return Ok(());
         }
         self.round_for(Operand::Residual, Some(norm), &[q, k, v])?;
-        self.product(Product::Query, Operand::Residual, q, false, |live| live.prompt.place(0))?;
-        self.product(Product::Key, Operand::Residual, k, false, |live| live.prompt.place(1))?;
-        self.product(Product::Value, Operand::Residual, v, false, |live| live.prompt.place(2))
+        self.product(Product::Query, &[q])?;
+        self.product(Product::Key, &[k])?;
+        self.product(Product::Value, &[v])
     }
 
     pub(super) fn prompt_context(&mut self, w: MatrixId) -> Result<(), DeviceError> {
@@ -148,7 +166,7 @@ impl GpuDevice {
             return Ok(());
         }
         self.round_for(Operand::Context, None, &[w])?;
-        self.product(Product::Context, Operand::Context, w, true, |live| Bound::from(&live.prompt.residual))
+        self.product(Product::Context, &[w])
     }
 
     /// A dense network.
@@ -159,31 +177,13 @@ impl GpuDevice {
         down: MatrixId,
         norm: (VectorId, f32),
     ) -> Result<(), DeviceError> {
-        let rows = self.rows.prompt.len();
-        if rows == 0 {
+        if self.rows.prompt.len() == 0 {
             return Ok(());
         }
         self.round_for(Operand::Residual, Some(norm), &[gate, up])?;
-        let live = self.live.as_mut().ok_or_else(super::gone)?;
-        let layout = live.same_layout(gate, up)?;
-        let (path, form) = path(live, &layout);
-        let product = tile::Product::GatedSilu;
-        let tile = Tile { layout, path, rows: TileRows::All, product, tile_rows: tile_rows(rows) };
-        let key = Key::Inner(gate, up, tile.tile_rows);
-        live.prepare(
-            key,
-            |live| Ok((tile.kernel(), live.whole(gate)?)),
-            |live, shard| {
-                let mut bound = vec![live.matrix(gate)?.bound(shard), live.matrix(up)?.bound(shard)];
-                bound.extend(live.rounded(Operand::Residual, form)?.iter().map(Bound::from));
-                bound.push(Bound::from(&live.prompt.inner));
-                Ok(bound)
-            },
-        )?;
-        let scalars = TileScalars { rows: rows as u32, ..TileScalars::default() };
-        live.dispatch(key, Cost::WHOLE, |_| (scalars.bytes(), tile.grid(rows as u32, 1)));
+        self.product(Product::Gated, &[gate, up])?;
         self.round_for(Operand::Inner, None, &[down])?;
-        self.product(Product::Down, Operand::Inner, down, true, |live| Bound::from(&live.prompt.residual))
+        self.product(Product::Down, &[down])
     }
 
     /// A mixture: which experts, the rows of each, their networks, and the sum.
@@ -199,27 +199,25 @@ impl GpuDevice {
         }
         let Experts { gate, up, down } = *experts;
         self.round_for(Operand::Residual, Some(norm), &[router, gate, up])?;
-        self.product(Product::Router, Operand::Residual, router, false, |live| {
-            Bound::from(&live.prompt.router)
-        })?;
+        self.product(Product::Router, &[router])?;
         self.choose(Mode::Prompt, config)?;
         self.group(config)?;
-        self.experts_inner(gate, up, config)?;
+        self.product(Product::ExpertsGated, &[gate, up])?;
         self.round_for(Operand::Inner, None, &[down])?;
-        self.experts_outer(down, config)?;
+        self.product(Product::ExpertsDown, &[down])?;
         let rows = self.rows.prompt.len() as u32;
         let combine = Combine { hidden: self.shape.hidden, used: config.used };
         let live = self.live.as_mut().ok_or_else(super::gone)?;
-        live.prepare(
+        live.run(
             Key::Combine,
+            Cost::WHOLE,
             |_| Ok((combine.kernel(), vec![Shard::all(1)])),
             |live, _| {
                 let all = [&live.prompt.residual, &live.many.outputs, &live.prompt.weights];
                 Ok(all.map(Bound::from).to_vec())
             },
-        )?;
-        live.dispatch(Key::Combine, Cost::WHOLE, |_| (Vec::new(), combine.grid(rows)));
-        Ok(())
+            |_| (Vec::new(), combine.grid(rows)),
+        )
     }
 
     /// The experts of each row, in ascending order, and their weights.
@@ -231,89 +229,54 @@ impl GpuDevice {
         let what = TopK { experts: config.count, used: config.used, normalised: config.normalised };
         let key = Key::TopK(mode, config.normalised);
         let live = self.live.as_mut().ok_or_else(super::gone)?;
-        live.prepare(
+        live.run(
             key,
+            Cost::WHOLE,
             |_| Ok((top_k(&what), vec![Shard::all(1)])),
             |live, _| {
                 let arena = live.arena(mode);
                 Ok([&arena.router, &arena.ids, &arena.weights].map(Bound::from).to_vec())
             },
-        )?;
-        live.dispatch(key, Cost::WHOLE, |_| (Vec::new(), [rows, 1, 1]));
-        Ok(())
+            |_| (Vec::new(), [rows, 1, 1]),
+        )
     }
 
     fn group(&mut self, config: &ExpertConfig) -> Result<(), DeviceError> {
         let entries = (self.rows.prompt.len() * config.used) as u32;
         let scalars = GroupScalars { entries, stride: self.shape.max_rows as u32 };
         let live = self.live.as_mut().ok_or_else(super::gone)?;
-        live.prepare(
+        live.run(
             Key::Group,
+            Cost::WHOLE,
             |_| Ok((group_rows(), vec![Shard::all(1)])),
             |live, _| Ok([&live.prompt.ids, &live.many.lists, &live.many.counts].map(Bound::from).to_vec()),
-        )?;
-        live.dispatch(Key::Group, Cost::WHOLE, |_| (scalars.bytes(), [config.count as u32, 1, 1]));
-        Ok(())
+            |_| (scalars.bytes(), [config.count as u32, 1, 1]),
+        )
+    }
+}
+
+impl Product {
+    /// What is multiplied.
+    fn operand(self) -> Operand {
+        match self {
+            Product::Context => Operand::Context,
+            Product::Down | Product::ExpertsDown => Operand::Inner,
+            _ => Operand::Residual,
+        }
     }
 
-    /// Rows that an expert has, about.
-    fn rows_of_an_expert(&self, config: &ExpertConfig) -> usize {
-        self.rows.prompt.len() * config.used / config.count.max(1)
+    /// What is made of the products.
+    fn made(self) -> tile::Product {
+        match self {
+            Product::Gated | Product::ExpertsGated => tile::Product::GatedSilu,
+            Product::Context | Product::Down => tile::Product::Add,
+            _ => tile::Product::Store,
+        }
     }
 
-    fn experts_inner(
-        &mut self,
-        gate: MatrixId,
-        up: MatrixId,
-        config: &ExpertConfig,
-    ) -> Result<(), DeviceError> {
-        let (rows, stride) = (self.rows.prompt.len() as u32, self.shape.max_rows as u32);
-        let tile_rows = tile_rows(self.rows_of_an_expert(config));
-        let live = self.live.as_mut().ok_or_else(super::gone)?;
-        let layout = live.same_layout(gate, up)?;
-        let (path, form) = path(live, &layout);
-        let tile = gate_up(layout, path, config.used as u32, tile_rows);
-        let key = Key::Inner(gate, up, tile_rows);
-        live.prepare(
-            key,
-            |live| Ok((tile.kernel(), live.matrix(gate)?.shards(&live.gpu))),
-            |live, shard| {
-                let mut bound = vec![live.matrix(gate)?.bound(shard), live.matrix(up)?.bound(shard)];
-                bound.extend(live.rounded(Operand::Residual, form)?.iter().map(Bound::from));
-                bound.extend([&live.many.lists, &live.many.counts, &live.prompt.inner].map(Bound::from));
-                Ok(bound)
-            },
-        )?;
-        live.dispatch(key, Cost::WHOLE, |shard| {
-            let scalars = TileScalars { rows, stride, first_expert: shard.first };
-            (scalars.bytes(), tile.grid(rows, shard.count))
-        });
-        Ok(())
-    }
-
-    fn experts_outer(&mut self, matrix: MatrixId, config: &ExpertConfig) -> Result<(), DeviceError> {
-        let (rows, stride) = (self.rows.prompt.len() as u32, self.shape.max_rows as u32);
-        let tile_rows = tile_rows(self.rows_of_an_expert(config));
-        let live = self.live.as_mut().ok_or_else(super::gone)?;
-        let layout = live.matrix(matrix)?.layout;
-        let (path, form) = path(live, &layout);
-        let tile = down(layout, path, tile_rows);
-        let key = Key::Outer(matrix, tile_rows);
-        live.prepare(
-            key,
-            |live| Ok((tile.kernel(), live.matrix(matrix)?.shards(&live.gpu))),
-            |live, shard| {
-                let mut bound = vec![live.matrix(matrix)?.bound(shard)];
-                bound.extend(live.rounded(Operand::Inner, form)?.iter().map(Bound::from));
-                bound.extend([&live.many.lists, &live.many.counts, &live.many.outputs].map(Bound::from));
-                Ok(bound)
-            },
-        )?;
-        live.dispatch(key, Cost::WHOLE, |shard| {
-            let scalars = TileScalars { rows, stride, first_expert: shard.first };
-            (scalars.bytes(), tile.grid(rows, shard.count))
-        });
-        Ok(())
+    /// Whether each expert has rows of its own.
+    fn of_experts(self) -> bool {
+        matches!(self, Product::ExpertsGated | Product::ExpertsDown)
     }
 }
 
@@ -349,28 +312,45 @@ impl Live {
             .ok_or_else(|| DeviceError::Batch(format!("{operand:?} was not rounded to {form:?}")))
     }
 
+    /// Where a product goes.
+    fn out(&self, what: Product) -> Bound<'_> {
+        let Live { prompt, many, .. } = self;
+        match what {
+            Product::Query => prompt.place(0),
+            Product::Key => prompt.place(1),
+            Product::Value => prompt.place(2),
+            Product::Context | Product::Down => Bound::from(&prompt.residual),
+            Product::Router => Bound::from(&prompt.router),
+            Product::Gated | Product::ExpertsGated => Bound::from(&prompt.inner),
+            Product::ExpertsDown => Bound::from(&many.outputs),
+        }
+    }
+
     /// A matrix as one binding.
     fn whole(&self, matrix: MatrixId) -> Result<Vec<Shard>, DeviceError> {
-        let matrix = self.matrix(matrix)?;
-        let shards = matrix.shards(&self.gpu);
+        let shards = self.shards(matrix)?;
         match shards.len() {
             1 => Ok(shards),
             _ => Err(DeviceError::Setup(format!(
                 "a matrix of {} bytes is larger than this GPU binds ({})",
-                matrix.layout.bytes(),
+                self.matrix(matrix)?.layout.bytes(),
                 self.gpu.abilities.binding_bytes
             ))),
         }
     }
 
-    fn same_layout(&self, gate: MatrixId, up: MatrixId) -> Result<PanelLayout, DeviceError> {
-        let (gate, up) = (self.matrix(gate)?.layout, self.matrix(up)?.layout);
-        match gate == up {
-            true => Ok(gate),
-            false => Err(DeviceError::Setup(format!(
-                "gate and up of one network as {:?} and {:?} cannot be computed on a GPU: keep it on the processor",
-                gate.format(),
-                up.format()
+    /// The layout that the matrices of a product share.
+    fn same_layout(&self, matrices: &[MatrixId]) -> Result<PanelLayout, DeviceError> {
+        let mut layouts = Vec::with_capacity(2);
+        for matrix in matrices {
+            layouts.push(self.matrix(*matrix)?.layout);
+        }
+        match layouts.as_slice() {
+            [layout] => Ok(*layout),
+            [gate, up] if gate == up => Ok(*gate),
+            others => Err(DeviceError::Setup(format!(
+                "gate and up of one network as {:?} cannot be computed on a GPU: keep it on the processor",
+                others.iter().map(PanelLayout::format).collect::<Vec<_>>()
             ))),
         }
     }

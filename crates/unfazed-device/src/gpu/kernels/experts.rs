@@ -116,7 +116,7 @@ let lane = t % {LANES}u;
             dots(abilities),
         );
         let formats = [self.gate, self.up].map(|layout| format!("{:?}", layout.format())).join(" ");
-        let used = self.used.map_or("dense".to_owned(), |used| format!("{used} experts"));
+        let used = self.used.map_or_else(|| format!("dense, {rows} rows"), |used| format!("{used} experts"));
         Kernel {
             name: format!("gate and up {formats} {width} x {columns} {used}"),
             source,
@@ -157,7 +157,8 @@ if (expert >= dispatch.count) {{ return; }}
         let mut text = String::new();
         let together = product.sums_at_once() / 2;
         for first in (0..at_once).step_by(together) {
-            let sums: Vec<String> = (first..first + together)
+            let sums: Vec<String> = (first..at_once)
+                .take(together)
                 .flat_map(|row| [format!("m0_{row}"), format!("m1_{row}")])
                 .collect();
             let store = format!(
