@@ -1,11 +1,10 @@
-//! Heads, attention and the largest logits.
+//! Heads and attention.
 
 use unfazed_device::gpu::kernels::attend_decode::{AttendDecode, DecodePlace};
 use unfazed_device::gpu::kernels::attend_prompt::{AttendPrompt, BLOCK_ROWS, PromptPlace};
 use unfazed_device::gpu::kernels::heads::{Heads, HeadsPlace};
 use unfazed_device::gpu::kernels::kv::KvText;
 use unfazed_device::gpu::kernels::step::{StepCounts, StepData, StepShape};
-use unfazed_device::gpu::kernels::top::{TopPass, TopPlace, top};
 use unfazed_device::gpu::trial::{Prepared, Trial};
 use unfazed_device::gpu::{Gpu, Kernel};
 use unfazed_device::{Batch, BatchRow, PageId};
@@ -44,9 +43,6 @@ pub(crate) fn run(gpu: &Gpu, part: &str) {
         for rows in [1, 8, if small { 32 } else { 2048 }] {
             bench.heads(types, rows);
         }
-    }
-    for rows in [1, 8] {
-        bench.top(rows, if small { 9000 } else { 151_936 });
     }
 }
 
@@ -161,22 +157,6 @@ impl Bench<'_> {
         let trial =
             Trial { buffers: &buffers, immediates: &place.bytes(), grid: heads.grid(steps.counts.spans) };
         self.time(&heads.kernel(), &trial, &format!("{rows} rows"), 2.0 * x.len() as f64, false);
-    }
-
-    fn top(&self, rows: usize, vocab: usize) {
-        let mut place = TopPlace { candidates: vocab as u32 };
-        let mut input = bytes(&noise(rows * vocab));
-        let mut pass = TopPass::First;
-        loop {
-            let out = vec![0; place.out_words(rows) * 4];
-            let buffers: [&[u8]; 2] = [&input, &out];
-            let (immediates, grid) = (&place.bytes(), place.grid(rows as u32));
-            let shape = format!("{rows} rows of {}", place.candidates);
-            let work = input.len() as f64;
-            self.time(&top(pass), &Trial { buffers: &buffers, immediates, grid }, &shape, work, false);
-            let Some(next) = place.next() else { break };
-            (place, pass, input) = (next, TopPass::Later, bytes(&noise(out.len() / 4)));
-        }
     }
 }
 

@@ -1,7 +1,5 @@
 //! Attention's kernels as Vulkan and Metal get them, on any machine.
 
-use naga::back::{msl, spv};
-use naga::valid::{Capabilities, ValidationFlags, Validator};
 use unfazed_device::gpu::kernels::attend_decode::AttendDecode;
 use unfazed_device::gpu::kernels::attend_prompt::AttendPrompt;
 use unfazed_device::gpu::kernels::heads::Heads;
@@ -9,6 +7,8 @@ use unfazed_device::gpu::kernels::kv::KvText;
 use unfazed_device::gpu::{Abilities, Kernel};
 use unfazed_formats::config::RopePairing;
 use unfazed_formats::{KvType, KvTypes};
+
+use crate::translate::translates;
 
 fn abilities(cooperative: &[[u32; 3]]) -> Abilities {
     Abilities {
@@ -24,7 +24,8 @@ fn abilities(cooperative: &[[u32; 3]]) -> Abilities {
     }
 }
 
-fn kernels(abilities: &Abilities) -> Vec<Kernel> {
+/// Attention's, of all types of keys and values and some widths of heads.
+pub(crate) fn attention(abilities: &Abilities) -> Vec<Kernel> {
     let mut all = Vec::new();
     for (keys, values) in KvType::ALL.into_iter().zip([1, 1, 4, 0, 3].map(|i| KvType::ALL[i])) {
         for head_dim in [64, 128, 256] {
@@ -43,25 +44,16 @@ fn kernels(abilities: &Abilities) -> Vec<Kernel> {
 fn attention_translates_for_vulkan_with_and_without_matrices_and_for_metal() {
     let mut by_matrices = 0;
     for matrices in [&[][..], &[[8, 8, 8]], &[[16, 16, 16], [16, 8, 16]]] {
-        for kernel in kernels(&abilities(matrices)) {
-            let name = &kernel.name;
-            let module = naga::front::wgsl::parse_str(&kernel.source)
-                .unwrap_or_else(|error| panic!("{name}: {}", error.emit_to_string(&kernel.source)));
-            let info = Validator::new(ValidationFlags::all(), Capabilities::all())
-                .validate(&module)
-                .unwrap_or_else(|error| panic!("{name}: {}", error.emit_to_string(&kernel.source)));
-            let options = spv::Options { lang_version: (1, 4), ..spv::Options::default() };
-            assert!(!spv::write_vec(&module, &info, &options, None).unwrap().is_empty());
-            if name.contains("matrices") {
+        for kernel in attention(&abilities(matrices)) {
+            let translated = translates(&kernel);
+            if kernel.name.contains("matrices") {
                 // Apple's matrices are smaller.
                 assert!(matrices.contains(&[16; 3]));
                 by_matrices += 1;
+                assert!(!translated.vulkan.is_empty());
                 continue;
             }
-            let options = msl::Options { lang_version: (3, 1), ..msl::Options::default() };
-            let (text, _) =
-                msl::write_string(&module, &info, &options, &msl::PipelineOptions::default()).unwrap();
-            assert!(text.contains("kernel void main_"), "{name}: {text}");
+            translated.everywhere();
         }
     }
     assert_eq!(by_matrices, 4, "of what f16 can hold, and heads of 64 and 128");

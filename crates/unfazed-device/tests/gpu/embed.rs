@@ -5,14 +5,10 @@ use unfazed_device::gpu::kernels::shard::{Shard, immediates};
 use unfazed_device::gpu::trial::{Trial, once};
 use unfazed_kernels::panel::unpack_row;
 
-use crate::support::gpu;
+use crate::support::{bytes, gpu};
 use crate::weights::{Bytes, Packed, Random, Scales, file_rows, formats};
 
 const TOKENS: [u32; 4] = [0, 37, 21, 16];
-
-fn bytes(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_le_bytes()).collect()
-}
 
 #[test]
 fn a_token_has_the_bits_of_its_row_in_every_format() {

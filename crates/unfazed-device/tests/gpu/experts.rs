@@ -16,7 +16,7 @@ use crate::support::{bytes_of, difference, floats, gpu};
 use crate::translate::translates;
 use crate::weights::{Activations, Bytes, Packed, Random, Scales, file_rows, product};
 
-const TOLERANCE: f32 = 1e-3;
+const TOLERANCE: f64 = 1e-3;
 /// Experts of a layer, and those that a row uses.
 const COUNT: usize = 5;
 const USED: usize = 3;

@@ -9,8 +9,8 @@ use unfazed_kernels::Isa;
 use unfazed_kernels::activations::Grain;
 use unfazed_kernels::vector::{add_scaled, silu_mul};
 
-use crate::prefill::{activations, bytes, close, floats, paths, rows, tolerance};
-use crate::support::gpu;
+use crate::prefill::{activations, close, paths, rows, tolerance};
+use crate::support::{bytes, floats, gpu};
 use crate::weights::{Bytes, Packed, Random, Scales, file_rows, product};
 
 const EXPERTS: usize = 4;

@@ -24,7 +24,6 @@ mod queue;
 mod routing;
 mod support;
 mod tile;
-mod top;
 mod translate;
 mod upload;
 #[path = "../../../unfazed-kernels/tests/common/mod.rs"]

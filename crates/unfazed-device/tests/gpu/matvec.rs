@@ -14,9 +14,9 @@ use crate::support::{bytes_of, difference, floats, gpu};
 use crate::weights::{Activations, Bytes, Packed, Random, Scales, file_rows, formats, product};
 
 /// What int8 products may differ by.
-const TOLERANCE: f32 = 1e-3;
+const TOLERANCE: f64 = 1e-3;
 /// Summation in another order alone.
-const EXACT_INT8: f32 = 1e-5;
+const EXACT_INT8: f64 = 1e-5;
 
 fn packed(format: BlockFormat, rows: usize, columns: usize, seed: u64) -> Packed {
     let file = file_rows(format, rows, columns, Scales::Ordinary, Bytes::Random, &mut Random(seed));

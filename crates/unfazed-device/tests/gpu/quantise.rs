@@ -6,8 +6,9 @@ use unfazed_kernels::Isa;
 use unfazed_kernels::activations::{Grain, QuantisedRows};
 use unfazed_kernels::vector::rms_norm;
 
-use crate::prefill::{bytes, close, floats, rows, translate, words};
-use crate::support::gpu;
+use crate::prefill::{close, rows};
+use crate::support::{bytes, floats, gpu, words};
+use crate::translate::translates;
 use crate::weights::{Activations, Random, quantised};
 
 const PLAIN: Quantise = Quantise {
@@ -139,7 +140,8 @@ fn every_form_translates_for_vulkan_and_metal() {
         for bits in 0..16 {
             let [norm, floats, integers, halves] = [0, 1, 2, 3].map(|bit| bits >> bit & 1 == 1);
             let integers = integers && grain != Grain::Float;
-            translate(&quantise(&Quantise { grain, norm, floats, integers, halves, ..PLAIN }), true, true);
+            let what = Quantise { grain, norm, floats, integers, halves, ..PLAIN };
+            translates(&quantise(&what)).everywhere();
         }
     }
 }

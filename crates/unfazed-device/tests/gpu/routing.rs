@@ -5,8 +5,8 @@ use unfazed_device::gpu::trial::{Trial, once};
 use unfazed_kernels::Isa;
 use unfazed_kernels::vector::{Choice, choose_experts};
 
-use crate::prefill::{bytes, floats, translate, words};
-use crate::support::gpu;
+use crate::support::{bytes, floats, gpu, words};
+use crate::translate::translates;
 use crate::weights::Random;
 
 /// Ids and weights of rows of logits.
@@ -115,6 +115,6 @@ fn each_expert_has_its_entries_in_order() {
 
 #[test]
 fn both_kernels_translate_for_vulkan_and_metal() {
-    translate(&top_k(&TopK { experts: 512, used: 10, normalised: true }), true, true);
-    translate(&group_rows(), true, true);
+    translates(&top_k(&TopK { experts: 512, used: 10, normalised: true })).everywhere();
+    translates(&group_rows()).everywhere();
 }

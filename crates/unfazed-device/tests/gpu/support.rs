@@ -47,8 +47,13 @@ fn open() -> Option<Gpu> {
 }
 
 /// As a buffer has them.
+pub(crate) fn bytes<T: bytemuck::NoUninit>(values: &[T]) -> Vec<u8> {
+    bytemuck::cast_slice(values).to_vec()
+}
+
+/// The same of f32.
 pub(crate) fn bytes_of(floats: &[f32]) -> Vec<u8> {
-    floats.iter().flat_map(|x| x.to_le_bytes()).collect()
+    bytes(floats)
 }
 
 /// The f32 of a buffer.
@@ -56,11 +61,16 @@ pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }
 
+/// The words of a buffer.
+pub(crate) fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()
+}
+
 /// |a - b| / |b| in the L2 norm; infinite if there is a NaN.
-pub(crate) fn difference(a: &[f32], b: &[f32]) -> f32 {
+pub(crate) fn difference(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());
     let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
     let off = norm(&mut a.iter().zip(b).map(|(a, b)| f64::from(*a) - f64::from(*b)));
-    let off = (off / norm(&mut b.iter().map(|b| f64::from(*b)))) as f32;
-    if off.is_nan() { f32::INFINITY } else { off }
+    let off = off / norm(&mut b.iter().map(|b| f64::from(*b)));
+    if off.is_nan() { f64::INFINITY } else { off }
 }

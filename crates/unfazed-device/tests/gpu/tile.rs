@@ -9,8 +9,9 @@ use unfazed_kernels::Isa;
 use unfazed_kernels::activations::Grain;
 use unfazed_kernels::panel::PanelLayout;
 
-use crate::prefill::{activations, bytes, close, floats, paths, rows, tolerance, translate};
-use crate::support::gpu;
+use crate::prefill::{activations, close, paths, rows, tolerance};
+use crate::support::{bytes, floats, gpu};
+use crate::translate::translates;
 use crate::weights::{Bytes, Packed, Random, Scales, file_rows, formats, product};
 
 fn matrix(format: BlockFormat, rows: usize, columns: usize, seed: u64) -> Packed {
@@ -135,10 +136,11 @@ fn products_are_added_or_gated() {
 #[test]
 fn every_tile_translates_for_vulkan_and_metal() {
     let translated = |tile: &Tile| {
-        // Metal has no cooperative matrices of 16 rows, and what has them of 8 is Metal.
-        let vulkan = tile.path != TilePath::Cooperative(8);
+        // Metal has no cooperative matrices of 16 rows.
         let metal = tile.path != TilePath::Cooperative(16);
-        let shared = translate(&tile.kernel(), vulkan, metal);
+        let translated = translates(&tile.kernel());
+        assert_eq!(translated.metal.is_ok(), metal, "{tile:?}: {:?}", translated.metal);
+        let shared = translated.shared;
         let most = if metal && tile.tile_rows == 64 { 32 } else { 48 } * 1024;
         assert!(shared <= most, "{tile:?}: {shared} bytes of shared memory");
     };

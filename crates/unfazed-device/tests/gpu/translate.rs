@@ -3,7 +3,19 @@
 use naga::back::{msl, spv};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{CooperativeSize, Module, ShaderStage, TypeInner};
-use unfazed_device::gpu::{Abilities, Access, Kernel, kernels};
+use unfazed_device::gpu::kernels::experts::{Down, GateUp};
+use unfazed_device::gpu::kernels::grouped::{Combine, down, gate_up};
+use unfazed_device::gpu::kernels::matvec::{MOST_ROWS, MatVec};
+use unfazed_device::gpu::kernels::quantise::{Quantise, quantise};
+use unfazed_device::gpu::kernels::receipt::receipt;
+use unfazed_device::gpu::kernels::routing::{TopK, group_rows, top_k};
+use unfazed_device::gpu::kernels::tile::{Product, Tile, TilePath, TileRows};
+use unfazed_device::gpu::{Abilities, Access, Kernel};
+use unfazed_formats::BlockFormat;
+use unfazed_kernels::activations::Grain;
+use unfazed_kernels::panel::PanelLayout;
+
+use crate::attention_text::attention;
 
 /// What a kernel is for each platform.
 pub(crate) struct Translated {
@@ -11,6 +23,17 @@ pub(crate) struct Translated {
     pub(crate) metal: Result<String, String>,
     /// Vulkan's words.
     pub(crate) vulkan: Vec<u32>,
+    /// Bytes that a workgroup shares.
+    pub(crate) shared: u32,
+}
+
+impl Translated {
+    /// There is text for Metal too.
+    pub(crate) fn everywhere(self) {
+        let metal = self.metal.unwrap_or_else(|error| panic!("for Metal: {error}"));
+        assert!(metal.contains("kernel void main_"), "{metal}");
+        assert!(!self.vulkan.is_empty());
+    }
 }
 
 /// Translates a kernel.
@@ -26,7 +49,9 @@ pub(crate) fn translates(kernel: &Kernel) -> Translated {
         .validate(&module)
         .unwrap_or_else(|error| panic!("{name}: {}", error.emit_to_string(&kernel.source)));
     let vulkan = vulkan(&module, &info).unwrap_or_else(|error| panic!("{name} for Vulkan: {error}"));
-    Translated { metal: metal(kernel, &module, &info), vulkan }
+    let shared = module.global_variables.iter().filter(|(_, v)| v.space == naga::AddressSpace::WorkGroup);
+    let shared = shared.map(|(_, variable)| module.types[variable.ty].inner.size(module.to_ctx())).sum();
+    Translated { metal: metal(kernel, &module, &info), vulkan, shared }
 }
 
 fn vulkan(module: &Module, info: &ModuleInfo) -> Result<Vec<u32>, spv::Error> {
@@ -120,26 +145,58 @@ fn plain() -> Abilities {
     Abilities { subgroup: None, half: false, packed_dot: false, cooperative: Vec::new(), ..apple() }
 }
 
+/// Kernels of every kind, as a device with these abilities runs them: for a model of a few formats.
+fn kernels(abilities: &Abilities) -> Vec<Kernel> {
+    let mut all = vec![receipt(), group_rows(), top_k(&TopK { experts: 64, used: 8, normalised: true })];
+    all.push(Combine { hidden: 512, used: 8 }.kernel());
+    for (grain, norm) in
+        [Grain::Float, Grain::Per32, Grain::Per256].map(|grain| [(grain, true), (grain, false)]).concat()
+    {
+        let integers = grain != Grain::Float;
+        let what =
+            Quantise { columns: 512, grain, norm, listed: false, floats: !integers, integers, halves: true };
+        all.push(quantise(&what));
+    }
+    for format in [BlockFormat::Q4_0, BlockFormat::Q6_K, BlockFormat::MXFP4, BlockFormat::F32] {
+        let layout = PanelLayout::new(format, 64, 512).unwrap();
+        let path = TilePath::best(&layout, abilities);
+        for rows in [1, MOST_ROWS] {
+            let plain = MatVec { matrices: vec![layout], norm: None, add: true, listed: false, rows };
+            let listed = MatVec { norm: Some(1e-6), add: false, listed: true, ..plain.clone() };
+            let projections = MatVec { matrices: vec![layout; 3], listed: false, ..listed.clone() };
+            all.extend([plain, listed, projections].map(|what| what.kernel(abilities)));
+            all.push(
+                GateUp { gate: layout, up: layout, norm: Some(1e-6), used: None, rows }.kernel(abilities),
+            );
+        }
+        let chosen = GateUp { gate: layout, up: layout, norm: Some(1e-6), used: Some(8), rows: 1 };
+        all.extend([chosen.kernel(abilities), Down { down: layout, used: 8 }.kernel(abilities)]);
+        for product in [Product::Store, Product::Add, Product::GatedSilu] {
+            all.push(Tile { layout, path, rows: TileRows::All, product, tile_rows: 64 }.kernel());
+        }
+        all.extend([gate_up(layout, path, 8, 64), down(layout, path, 64)].map(|tile| tile.kernel()));
+    }
+    all.extend(attention(abilities));
+    // Some serve all types of keys and values alike.
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all.dedup();
+    all
+}
+
 #[test]
 fn every_kernel_translates_for_metal_and_vulkan_as_each_of_their_gpus_would_have_it() {
     for abilities in [apple(), plain()] {
-        for kernel in kernels::all(&abilities) {
-            let translated = translates(&kernel);
-            let metal = translated.metal.unwrap_or_else(|error| panic!("{} for Metal: {error}", kernel.name));
-            assert!(metal.contains("kernel void main_"), "{metal}");
-        }
+        kernels(&abilities).iter().for_each(|kernel| translates(kernel).everywhere());
     }
-    for abilities in [nvidia(), plain()] {
-        for kernel in kernels::all(&abilities) {
-            assert!(!translates(&kernel).vulkan.is_empty());
-        }
+    for kernel in kernels(&nvidia()) {
+        assert!(!translates(&kernel).vulkan.is_empty());
     }
 }
 
 #[test]
 fn kernels_have_names_of_their_own() {
     for abilities in [apple(), nvidia(), plain()] {
-        let mut names: Vec<String> = kernels::all(&abilities).into_iter().map(|kernel| kernel.name).collect();
+        let mut names: Vec<String> = kernels(&abilities).into_iter().map(|kernel| kernel.name).collect();
         let count = names.len();
         names.sort();
         names.dedup();

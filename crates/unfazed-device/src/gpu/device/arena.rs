@@ -57,7 +57,7 @@ impl Arena {
         let starts = [0, aligned(query), aligned(query) + aligned(kv)];
         let page_tokens = shape.layout.page_tokens();
         let data = StepData::new(StepShape { page_tokens, pages, block_rows: BLOCK_ROWS });
-        let step = StepData::most_words(max_rows, shape.sequence_pages(), shape.rope.dimensions);
+        let step = StepData::most_words(max_rows, pages, shape.rope.dimensions);
         Ok(Arena {
             step: memory.scratch("the step", words(step, 1))?,
             residual: scratch("the residual", hidden)?,

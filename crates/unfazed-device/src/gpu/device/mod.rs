@@ -106,11 +106,6 @@ impl Shape {
         self.experts.map_or(1, |experts| experts.used)
     }
 
-    /// Pages that the sequences of a step have together, at most.
-    fn sequence_pages(&self) -> usize {
-        self.pages
-    }
-
     /// Columns of what is multiplied.
     fn columns(&self, operand: Operand) -> usize {
         match operand {
@@ -239,11 +234,6 @@ impl GpuDevice {
     /// Bytes of its memory that are used.
     pub fn used(&self) -> u64 {
         self.live.as_ref().map_or(0, |live| live.memory.used())
-    }
-
-    /// Bytes of the host's copies of what is on it.
-    pub fn copied(&self) -> u64 {
-        self.copies.bytes()
     }
 
     /// What was submitted so far.

@@ -35,12 +35,6 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// Bytes of all of them.
-    pub(super) fn bytes(&self) -> u64 {
-        let matrices = self.matrices.iter().map(|stack| stack.bytes().len() as u64);
-        matrices.chain(self.vectors.iter().map(|values| 4 * values.len() as u64)).sum()
-    }
-
     /// Brings all of them to a new device.
     pub(super) fn upload(&self, live: &mut Live, deadline: Instant) -> Result<(), DeviceError> {
         for stack in &self.matrices {

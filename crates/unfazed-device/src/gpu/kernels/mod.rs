@@ -20,7 +20,6 @@
 //! | `routing.rs` | which experts a row goes through, which rows an expert has |
 //! | `grouped.rs` | feed-forward networks of many rows |
 //! | `attend_prompt/` | attention of many rows of a sequence, taken together |
-//! | `top.rs` | the largest logits of rows |
 //! | `receipt.rs` | the proof that work ran |
 
 mod activations;
@@ -42,12 +41,3 @@ pub mod shard;
 pub mod step;
 mod table;
 pub mod tile;
-pub mod top;
-
-use super::kernel::Kernel;
-use super::open::Abilities;
-
-/// Kernels of every kind, as an adapter with these abilities would run them: what tests translate for other platforms.
-pub fn all(_abilities: &Abilities) -> Vec<Kernel> {
-    vec![receipt::receipt()]
-}
