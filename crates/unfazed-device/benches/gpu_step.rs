@@ -142,7 +142,7 @@ impl Bench {
             limit: u64::MAX,
             threads,
             budget: Budget::new(limits),
-            patience: Duration::from_secs(120),
+            patience: Box::new(|_| Duration::from_secs(120)),
         })
         .unwrap();
         let mut device = PlacedDevice::new(PlacedConfig { cpu, gpus: vec![gpu], placement, kv }).unwrap();

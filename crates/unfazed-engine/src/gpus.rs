@@ -49,7 +49,6 @@ fn gpu(
     let layers = start.placement.layers.iter().enumerate();
     let layers = layers.filter(|(_, place)| place.attention == Place::Gpu(index)).map(|(layer, _)| layer);
     let time = Duration::from_millis(u64::from(start.gpus.budget_ms.max(1)));
-    let software = Adapters::find().describe().get(wanted.number).is_some_and(|info| info.software);
     let wanted = wanted.clone();
     GpuDevice::new(GpuConfig {
         open: Box::new(move || open(&wanted)),
@@ -61,16 +60,17 @@ fn gpu(
         limit: u64::MAX,
         threads: start.threads.most(),
         budget: Budget::new(Limits { time, ..Limits::default() }),
-        patience: if software { PATIENCE_WITH_SOFTWARE } else { PATIENCE },
+        patience: Box::new(|info| if info.software { PATIENCE_WITH_SOFTWARE } else { PATIENCE }),
     })
 }
 
 /// Opens an adapter, if it is still what it was when it was chosen.
 fn open(GpuAdapter { number, name }: &GpuAdapter) -> Result<Arc<Gpu>, DeviceError> {
-    let adapters = Adapters::find();
-    match adapters.describe().get(*number).filter(|info| info.name == *name) {
-        Some(_) => Gpu::open(&adapters.choose(Some(&number.to_string()))?).map(Arc::new),
-        None => Err(DeviceError::Setup(format!("GPU {number} is not {name} any more"))),
+    let adapter = Adapters::find().choose(Some(&number.to_string()))?;
+    let gpu = Gpu::open(&adapter)?;
+    match gpu.info.name == *name {
+        true => Ok(Arc::new(gpu)),
+        false => Err(DeviceError::Setup(format!("GPU {number} is not {name} any more"))),
     }
 }
 

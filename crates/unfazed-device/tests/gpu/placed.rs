@@ -52,7 +52,7 @@ pub(crate) fn placed_on(
         limit: u64::MAX,
         threads: 2,
         budget: Budget::default(),
-        patience,
+        patience: Box::new(move |_| patience),
     });
     let config = PlacedConfig { cpu, gpus: vec![device.unwrap()], placement, kv };
     Running::new(model, PlacedDevice::new(config).unwrap())

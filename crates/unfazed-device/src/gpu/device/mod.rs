@@ -43,6 +43,7 @@ use self::pages::Snapshot;
 use self::rows::Rows;
 use self::weights::Copies;
 pub use self::weights::{Experts, MatrixId, VectorId};
+use super::adapter::AdapterInfo;
 use super::budget::Budget;
 use super::open::Gpu;
 use super::queue::{Figures, Queue, Ticket};
@@ -71,8 +72,8 @@ pub struct GpuConfig<'a> {
     pub threads: usize,
     /// How long a command buffer may take, and what is known of kernels.
     pub budget: Budget,
-    /// How long a step may take before the GPU counts as hung.
-    pub patience: Duration,
+    /// How long a step may take before the GPU counts as hung, by what kind of GPU it is.
+    pub patience: Box<dyn Fn(&AdapterInfo) -> Duration>,
 }
 
 /// A model's shape, as far as kernels are made for it.
@@ -186,6 +187,8 @@ impl GpuDevice {
             )));
         }
         let page_bytes = layout.page_bytes();
+        let gpu = open()?;
+        let patience = patience(&gpu.info);
         let mut device = GpuDevice {
             open,
             frequencies: RopeFrequencies::new(&shape.rope),
@@ -206,13 +209,12 @@ impl GpuDevice {
             scratch: Vec::new(),
             sent: None,
         };
-        device.live = Some(device.opened(budget)?);
+        device.live = Some(device.laid_out(gpu, budget)?);
         Ok(device)
     }
 
     /// A device of the present generation.
-    fn opened(&self, budget: Budget) -> Result<Live, DeviceError> {
-        let gpu = (self.open)()?;
+    fn laid_out(&self, gpu: Arc<Gpu>, budget: Budget) -> Result<Live, DeviceError> {
         let generation = self.latch.generation();
         let queue = Queue::new(Arc::clone(&gpu), generation, budget, self.patience)?;
         let (limit, threads, patience) = (self.limit, self.threads, self.patience);
@@ -503,7 +505,7 @@ impl GpuDevice {
         self.latch.report(self.latch.generation(), after);
         let budget = self.give_up(after);
         self.latch.rebuilt()?;
-        let mut live = self.opened(budget)?;
+        let mut live = self.laid_out((self.open)()?, budget)?;
         self.copies.upload(&mut live, Instant::now() + self.patience.max(Duration::from_secs(60)))?;
         self.live = Some(live);
         Ok(())
