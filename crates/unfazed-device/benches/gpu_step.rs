@@ -5,6 +5,8 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, clippy::print_stdout)]
 
+mod synthetic;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,73 +14,26 @@ use unfazed_device::gpu::{Adapters, Budget, Gpu, GpuConfig, GpuDevice, Limits};
 use unfazed_device::{
     Batch, BatchRow, CpuConfig, CpuDevice, Device, KvShape, PageId, Part, PlacedConfig, PlacedDevice,
 };
-use unfazed_formats::config::{ExpertConfig, Family, ModelConfig, RopeConfig, RopePairing, RopeScaling};
+use unfazed_formats::config::{ExpertConfig, ModelConfig};
 use unfazed_formats::{BlockFormat, Extent, FileId, KvType, KvTypes};
 use unfazed_kernels::Isa;
 use unfazed_store::experts::LayerExperts;
-use unfazed_store::{Loader, MatrixSource, Reader, StoreError, VectorSource};
-use unfazed_testkit::random_blocks::random_blocks;
-use unfazed_testkit::rng::Rng;
+use unfazed_store::{Loader, VectorSource};
 use unfazed_wire::{LayerPlace, Place, Placement};
 
-/// Random blocks of one format, the same at every offset; vectors are of ones.
-struct Blocks(Vec<u8>);
-
-impl Reader for Blocks {
-    fn read(&self, name: &str, _: Extent, buf: &mut [u8]) -> Result<(), StoreError> {
-        if name == "vector" {
-            buf.as_chunks_mut::<4>().0.iter_mut().for_each(|number| *number = 1f32.to_le_bytes());
-        } else if name == "router" {
-            // Rows differ, so that experts are chosen alike.
-            for (i, number) in buf.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-                let x = (i as u32).wrapping_mul(2_654_435_761) >> 8;
-                *number = (x as f32 / (1 << 24) as f32 - 0.5).to_le_bytes();
-            }
-        } else {
-            buf.chunks_mut(self.0.len()).for_each(|part| part.copy_from_slice(&self.0[..part.len()]));
-        }
-        Ok(())
-    }
-}
+use synthetic::{Blocks, olmoe, source};
 
 fn model(name: &str) -> ModelConfig {
-    let (layers, kv_heads, heads, count, feed_forward, vocab) = match name {
-        "qwen3-30b-a3b" => (48, 4, 32, 128, 768, 151_936),
-        "small" => (2, 2, 4, 8, 256, 2048),
-        _ => (16, 16, 16, 64, 1024, 50_304),
-    };
-    let hidden = if name == "small" { 256 } else { 2048 };
-    ModelConfig {
-        family: Family::Qwen3Moe,
-        layers,
-        hidden,
-        heads,
-        kv_heads,
-        head_dim: 128,
-        feed_forward: 0,
-        experts: Some(ExpertConfig {
-            count,
-            used: if name == "small" { 2 } else { 8 },
-            feed_forward,
-            normalised: true,
-        }),
-        vocab,
-        context: 8192,
-        norm_epsilon: 1e-5,
-        rope: RopeConfig {
-            base: 10_000.0,
-            dimensions: 128,
-            pairing: RopePairing::Halves,
-            scaling: RopeScaling::None,
-        },
-        tied_embeddings: false,
+    let of = |count, used, feed_forward| Some(ExpertConfig { count, used, feed_forward, normalised: true });
+    match name {
+        "qwen3-30b-a3b" => {
+            ModelConfig { heads: 32, kv_heads: 4, experts: of(128, 8, 768), ..olmoe(48, 151_936) }
+        }
+        "small" => {
+            ModelConfig { hidden: 256, heads: 4, kv_heads: 2, experts: of(8, 2, 256), ..olmoe(2, 2048) }
+        }
+        _ => olmoe(16, 50_304),
     }
-}
-
-fn source(name: &str, format: BlockFormat, parts: usize, [rows, columns]: [usize; 2]) -> MatrixSource {
-    let len = (format.row_bytes(columns).unwrap() * rows) as u64;
-    let extent = Extent { file: FileId(0), offset: 0, len };
-    MatrixSource { name: name.to_owned(), format, rows, columns, parts: vec![extent; parts] }
 }
 
 type Of<D> = (Vec<<D as Device>::Matrix>, <D as Device>::Experts, Vec<<D as Device>::Vector>);
@@ -109,8 +64,6 @@ impl Bench {
         chunk: usize,
         limits: Limits,
     ) -> Bench {
-        let mut blocks = vec![0; format.block_bytes() * 4096];
-        random_blocks(format, 0.03, &mut Rng::new(1, "bench", 0), &mut blocks);
         let ModelConfig { kv_heads, head_dim, layers, .. } = config;
         let types = KvTypes::both(KvType::F16);
         let kv = KvShape { layers, kv_heads, head_dim, page_tokens: PAGE_TOKENS, pages: PAGES, types };
@@ -126,7 +79,7 @@ impl Bench {
             experts: None,
             trace: None,
             pulse: Arc::default(),
-            loader: Loader::new(Arc::new(Blocks(blocks)), threads, Box::new(|_| {})),
+            loader: Loader::new(Arc::new(Blocks::new(format)), threads, Box::new(|_| {})),
         })
         .unwrap();
         let wanted = std::env::var("UNFAZED_TEST_GPU").unwrap_or_else(|_| "0".to_owned());

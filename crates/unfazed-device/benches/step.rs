@@ -5,72 +5,39 @@
 
 #![allow(clippy::panic)]
 
+mod synthetic;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use unfazed_device::{Batch, BatchRow, CpuConfig, CpuDevice, Device, KvShape, PageId, Part};
-use unfazed_formats::config::{ExpertConfig, Family, ModelConfig, RopeConfig, RopePairing, RopeScaling};
-use unfazed_formats::{BlockFormat, Extent, FileId, KvType, KvTypes};
+use unfazed_formats::config::{ExpertConfig, ModelConfig};
+use unfazed_formats::{BlockFormat, KvType, KvTypes};
 use unfazed_kernels::Isa;
 use unfazed_store::experts::LayerExperts;
-use unfazed_store::{Buffer, Loader, MatrixSource, Reader, StoreError};
-use unfazed_testkit::random_blocks::random_blocks;
-use unfazed_testkit::rng::Rng;
+use unfazed_store::{Buffer, Loader};
+
+use synthetic::{Blocks, olmoe, source};
 
 type Matrix = <CpuDevice as Device>::Matrix;
 type Experts = <CpuDevice as Device>::Experts;
 
-/// Random blocks of one format, the same at every offset.
-struct Blocks(Vec<u8>);
-
-impl Reader for Blocks {
-    fn read(&self, _: &str, _: Extent, buf: &mut [u8]) -> Result<(), StoreError> {
-        buf.chunks_mut(self.0.len()).for_each(|part| part.copy_from_slice(&self.0[..part.len()]));
-        Ok(())
-    }
-}
-
 const EXPERTS: ExpertConfig = ExpertConfig { count: 64, used: 8, feed_forward: 1024, normalised: false };
 
 fn model() -> ModelConfig {
-    ModelConfig {
-        family: Family::Qwen3Moe,
-        layers: 4,
-        hidden: 2048,
-        heads: 16,
-        kv_heads: 16,
-        head_dim: 128,
-        feed_forward: 0,
-        experts: Some(EXPERTS),
-        vocab: 49152,
-        context: 4096,
-        norm_epsilon: 1e-5,
-        rope: RopeConfig {
-            base: 10_000.0,
-            dimensions: 128,
-            pairing: RopePairing::Halves,
-            scaling: RopeScaling::None,
-        },
-        tied_embeddings: false,
-    }
-}
-
-fn source(format: BlockFormat, parts: usize, rows: usize, columns: usize) -> MatrixSource {
-    let len = (format.row_bytes(columns).unwrap_or(0) * rows) as u64;
-    let extent = Extent { file: FileId(0), offset: 0, len };
-    MatrixSource { name: "bench".to_owned(), format, rows, columns, parts: vec![extent; parts] }
+    ModelConfig { context: 4096, experts: Some(EXPERTS), ..olmoe(4, 49_152) }
 }
 
 fn load(device: &mut CpuDevice, format: BlockFormat, rows: usize, columns: usize) -> Matrix {
     device
-        .load_matrix(Part::Output, &source(format, 1, rows, columns))
+        .load_matrix(Part::Output, &source("bench", format, 1, [rows, columns]))
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn load_layer(device: &mut CpuDevice, format: BlockFormat, layer: usize) -> (Vec<Matrix>, Experts) {
     let mut all: Vec<Matrix> = (0..4).map(|_| load(device, format, 2048, 2048)).collect();
     all.push(load(device, BlockFormat::F32, 64, 2048));
-    let stack = |rows, columns| source(format, 64, rows, columns);
+    let stack = |rows, columns| source("bench", format, 64, [rows, columns]);
     let experts = LayerExperts { gate: stack(1024, 2048), up: stack(1024, 2048), down: stack(2048, 1024) };
     (all, device.load_experts(layer, &experts).unwrap_or_else(|error| panic!("{error}")))
 }
@@ -129,8 +96,6 @@ struct Bench {
 impl Bench {
     fn new(format: BlockFormat, threads: usize, types: KvTypes) -> Bench {
         let config = model();
-        let mut blocks = vec![0; format.block_bytes() * 4096];
-        random_blocks(format, 0.03, &mut Rng::new(1, "bench", 0), &mut blocks);
         let ModelConfig { kv_heads, head_dim, layers, .. } = config;
         let kv = KvShape { layers, kv_heads, head_dim, page_tokens: PAGE_TOKENS, pages: PAGES, types };
         // Positions that no step of the bench computes hold something all the same.
@@ -150,7 +115,7 @@ impl Bench {
             experts: None,
             trace: None,
             pulse: Arc::default(),
-            loader: Loader::new(Arc::new(Blocks(blocks)), threads, Box::new(|_| {})),
+            loader: Loader::new(Arc::new(Blocks::new(format)), threads, Box::new(|_| {})),
         });
         let mut device = device.unwrap_or_else(|error| panic!("{error}"));
         let layers = (0..config.layers).map(|layer| load_layer(&mut device, format, layer)).collect();
