@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use unfazed_device::{Device, DeviceError, Fault};
 use unfazed_fault::{Action, Class, Decision, Policy};
-use unfazed_store::{Clock, WaitObserver};
+use unfazed_store::{Clock, Wait, WaitObserver};
 use unfazed_wire::{FaultReport, ToFront};
 
 use crate::Engine;
@@ -60,11 +60,8 @@ impl Faults {
             return;
         }
         let what = || format!("the device to recover ({})", class.name());
-        let wait = self.waits.as_ref().map(|waits| (waits, waits.began(what())));
+        let _wait = self.waits.as_deref().map(|waits| Wait::new(waits, what()));
         clock.sleep(time);
-        if let Some((waits, number)) = wait {
-            waits.ended(number);
-        }
     }
 }
 

@@ -16,7 +16,7 @@ use unfazed_model::{ModelError, Sources};
 use unfazed_store::storage::tune;
 use unfazed_store::{
     Clock, Loader, LocalOptions, LocalStorage, Patience, Reader, Storage, StorageReader, StoreError,
-    SystemClock, WaitObserver,
+    SystemClock, Wait, WaitObserver,
 };
 use unfazed_wire::memory::Mapping;
 use unfazed_wire::{LoadFault, ReadyInfo, Start};
@@ -66,9 +66,9 @@ pub(crate) fn load<P: Parts>(
         (true, None) => return Err(trouble("the file for the trace of experts was not handed over")),
     };
     // A mount that hangs does so at the first look.
-    let wait = progress.waits.began("the model's files".to_owned());
+    let wait = Wait::new(&*progress.waits, "the model's files".to_owned());
     let files = files(&headers, descriptors)?;
-    progress.waits.ended(wait);
+    drop(wait);
     let identity = experts::stamp(&headers.identities);
     let (storage, ring) = storage(&headers.files, &files)?;
     let sandbox = sandbox.no_more_rings(ring);

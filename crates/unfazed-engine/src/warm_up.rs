@@ -1,6 +1,7 @@
 //! First steps, before the first request: on a GPU they take longer, as kernels are compiled for them.
 
 use unfazed_device::{Batch, BatchRow, Device, PageId};
+use unfazed_store::Wait;
 
 use crate::Engine;
 
@@ -26,8 +27,8 @@ impl<D: Device> Engine<D> {
         if pages.len() < needed {
             return;
         }
-        let wait =
-            self.faults.waits.as_ref().map(|waits| (waits, waits.began("the GPU's kernels".to_owned())));
+        let _wait =
+            self.faults.waits.as_deref().map(|waits| Wait::new(waits, "the GPU's kernels".to_owned()));
         let prompt = (0..rows).map(|position| (position, false));
         let answers = (rows + 1..rows + 1 + ANSWERS).map(|position| (position, true));
         for step in [prompt.collect(), vec![(rows, true)], answers.collect()] {
@@ -36,9 +37,6 @@ impl<D: Device> Engine<D> {
                 tracing::warn!(%error, "the first step on the GPU failed");
                 break;
             }
-        }
-        if let Some((waits, number)) = wait {
-            waits.ended(number);
         }
     }
 }

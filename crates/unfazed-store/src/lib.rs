@@ -30,7 +30,7 @@ pub use error::StoreError;
 pub use kv::KvMemory;
 pub use loader::{Loader, PackedStack};
 pub use memory::Buffer;
-pub use reader::{Patience, PendingRead, Reader, StorageReader, WaitObserver};
+pub use reader::{Patience, PendingRead, Reader, StorageReader, Wait, WaitObserver};
 pub use source::{MatrixSource, Source, VectorSource};
 pub use storage::{LocalOptions, LocalStorage, ReadBuffer, Storage};
 pub use weights::WeightMemory;

@@ -15,7 +15,7 @@ use unfazed_formats::{Extent, FileId};
 use crate::StoreError;
 use crate::storage::ReadBuffer;
 
-pub use observer::WaitObserver;
+pub use observer::{Wait, WaitObserver};
 pub use patience::Patience;
 pub use storage_reader::StorageReader;
 

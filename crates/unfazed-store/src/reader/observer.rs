@@ -26,13 +26,15 @@ impl WaitObserver for Unobserved {
 }
 
 /// A wait, until it is dropped.
-pub(crate) struct Wait<'o> {
+#[must_use = "the wait is over when it is dropped"]
+pub struct Wait<'o> {
     observer: &'o dyn WaitObserver,
     number: u64,
 }
 
 impl<'o> Wait<'o> {
-    pub(crate) fn new(observer: &'o dyn WaitObserver, what: String) -> Wait<'o> {
+    /// A wait begins; see [`WaitObserver::began`].
+    pub fn new(observer: &'o dyn WaitObserver, what: String) -> Wait<'o> {
         Wait { observer, number: observer.began(what) }
     }
 
